@@ -1,0 +1,297 @@
+#include <algorithm>
+#include <numeric>
+
+#include "autograd/functional.h"
+#include "autograd/rules.h"
+
+// Ops that move no element (views), and those that only move elements.
+namespace faultline {
+namespace {
+
+// The attributes of a view are the new layout itself.
+struct LayoutAttributes {
+  Dims dims;
+};
+
+// Strides with which `x` can be seen as `shape`, or nothing. A group of neighbouring dimensions may
+// be merged or cut where its strides are those of contiguous memory.
+std::optional<Strides> view_strides(const TensorView& x, const Shape& shape) {
+  Strides result = contiguous_strides(shape);
+  if (x.numel() == 0) return result;
+  int to = shape.rank() - 1;
+  for (int from = x.shape.rank() - 1; from >= 0;) {
+    const int64_t base = x.strides[from];
+    int64_t group = x.shape[from];
+    int64_t reach = x.strides[from] * x.shape[from];
+    --from;
+    while (from >= 0 && (x.shape[from] == 1 || x.strides[from] == reach)) {
+      group *= x.shape[from];
+      reach *= x.shape[from];
+      --from;
+    }
+    int64_t covered = 1;
+    while (to >= 0 && (covered < group || shape[to] == 1)) {
+      result[to] = base * covered;
+      covered *= shape[to];
+      --to;
+    }
+    if (covered != group) return std::nullopt;
+  }
+  return result;
+}
+
+Shape resolve(const Tensor& x, Shape shape, const char* op) {
+  int unknown = -1;
+  int64_t known = 1;
+  for (int d = 0; d < shape.rank(); ++d) {
+    if (shape[d] == -1) {
+      require(unknown < 0, "{}: at most one size may be -1, got {}", op, to_string(shape));
+      unknown = d;
+    } else {
+      known *= shape[d];
+    }
+  }
+  if (unknown >= 0 && known > 0) shape[unknown] = x.numel() / known;
+  require(numel(shape) == x.numel(), "{}: {} has {} elements and cannot become {}", op, describe(x),
+          x.numel(), to_string(shape));
+  return shape;
+}
+
+void layout_shape(std::span<const Tensor> inputs, const Attributes& attributes,
+                  std::span<OutputSpec> outputs) {
+  outputs[0] = {attributes.as<LayoutAttributes>().dims, inputs[0].dtype()};
+}
+
+Dims inverse(const Dims& order) {
+  Dims result = order;
+  for (int d = 0; d < order.rank(); ++d) result[static_cast<int>(order[d])] = d;
+  return result;
+}
+
+}  // namespace
+
+Tensor view(const Tensor& x, const Shape& shape, Site site) {
+  return apply(Op::view, {x}, LayoutAttributes{resolve(x, shape, "view")}, site);
+}
+
+Tensor reshape(const Tensor& x, const Shape& shape, Site site) {
+  const Shape target = resolve(x, shape, "reshape");
+  if (target == x.shape()) return x;
+  return view(view_strides(x.view(), target) ? x : contiguous(x, site), target, site);
+}
+
+RULES(view) = {
+    .shape = layout_shape,
+    .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {
+      return {reshape(grads[0], saved.input_shape(0))};
+    },
+    .view =
+        [](const Tensor& x, const Attributes&, const OutputSpec& spec) {
+          const auto strides = view_strides(x.view(), spec.shape);
+          require(strides.has_value(),
+                  "view: {} with strides {} cannot be seen as {} without a copy; use reshape",
+                  describe(x), to_string(x.strides()), to_string(spec.shape));
+          return x.alias(spec.shape, *strides);
+        }};
+
+Tensor permute(const Tensor& x, const Dims& order, Site site) {
+  require(order.rank() == x.rank(), "permute: order {} does not fit {}", to_string(order),
+          describe(x));
+  Dims seen = order;
+  std::sort(seen.begin(), seen.end());
+  for (int d = 0; d < seen.rank(); ++d) {
+    require(seen[d] == d, "permute: order {} must name each of {} dimensions once",
+            to_string(order), x.rank());
+  }
+  return apply(Op::permute, {x}, LayoutAttributes{order}, site);
+}
+
+Tensor transpose(const Tensor& x, int64_t dim_a, int64_t dim_b, Site site) {
+  Dims order = x.shape();
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[normalize_dim(dim_a, x.rank(), "transpose")],
+            order[normalize_dim(dim_b, x.rank(), "transpose")]);
+  return permute(x, order, site);
+}
+
+RULES(permute) = {
+    .shape =
+        [](std::span<const Tensor> inputs, const Attributes& attributes,
+           std::span<OutputSpec> outputs) {
+          const Dims order = attributes.as<LayoutAttributes>().dims;
+          Shape shape = order;
+          for (int d = 0; d < order.rank(); ++d) {
+            shape[d] = inputs[0].shape()[static_cast<int>(order[d])];
+          }
+          outputs[0] = {shape, inputs[0].dtype()};
+        },
+    .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {
+      return {permute(grads[0], inverse(saved.attributes().as<LayoutAttributes>().dims))};
+    },
+    .view =
+        [](const Tensor& x, const Attributes& attributes, const OutputSpec& spec) {
+          const Dims order = attributes.as<LayoutAttributes>().dims;
+          Strides strides = order;
+          for (int d = 0; d < order.rank(); ++d)
+            strides[d] = x.strides()[static_cast<int>(order[d])];
+          return x.alias(spec.shape, strides);
+        }};
+
+Tensor slice(const Tensor& x, int64_t dim, int64_t begin, int64_t end, Site site) {
+  const int d = normalize_dim(dim, x.rank(), "slice");
+  const int64_t size = x.shape()[d];
+  const int64_t from = begin < 0 ? begin + size : begin;
+  const int64_t to = end < 0 ? end + size : end;
+  require(0 <= from && from <= to && to <= size,
+          "slice: [{}, {}) is not inside dimension {} of {} (size {})", begin, end, d, describe(x),
+          size);
+  return apply(Op::slice, {x}, SliceAttributes{d, from, to - from}, site);
+}
+
+RULES(slice) = {.shape =
+                    [](std::span<const Tensor> inputs, const Attributes& attributes,
+                       std::span<OutputSpec> outputs) {
+                      const auto at = attributes.as<SliceAttributes>();
+                      outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
+                      outputs[0].shape[static_cast<int>(at.dim)] = at.length;
+                    },
+                .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {
+                  auto at = saved.attributes().as<SliceAttributes>();
+                  at.full_size = saved.input_shape(0)[static_cast<int>(at.dim)];
+                  return {apply(Op::slice_backward, {grads[0]}, at)};
+                },
+                .view =
+                    [](const Tensor& x, const Attributes& attributes, const OutputSpec& spec) {
+                      const auto at = attributes.as<SliceAttributes>();
+                      return x.alias(spec.shape, x.strides(),
+                                     at.begin * x.strides()[static_cast<int>(at.dim)]);
+                    }};
+
+RULES(slice_backward) = {.shape = [](std::span<const Tensor> inputs, const Attributes& attributes,
+                                     std::span<OutputSpec> outputs) {
+  const auto at = attributes.as<SliceAttributes>();
+  outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
+  outputs[0].shape[static_cast<int>(at.dim)] = at.full_size;
+}};
+
+std::vector<Tensor> split(const Tensor& x, int64_t size, int64_t dim, Site site) {
+  require(size > 0, "split: the part size must be positive, got {}", size);
+  const int64_t total = x.size(dim);
+  std::vector<Tensor> parts;
+  for (int64_t begin = 0; begin < total; begin += size) {
+    parts.push_back(slice(x, dim, begin, std::min(begin + size, total), site));
+  }
+  return parts;
+}
+
+Tensor expand(const Tensor& x, const Shape& shape, Site site) {
+  require(broadcast(x.shape(), shape, "expand") == shape, "expand: {} cannot become {}",
+          describe(x), to_string(shape));
+  return apply(Op::expand, {x}, LayoutAttributes{shape}, site);
+}
+RULES(expand) = {
+    .shape = layout_shape,
+    // The engine sums it to the input's shape.
+    .derivative = [](const Saved&, std::span<const Tensor> grads) -> Grads { return {grads[0]}; },
+    .view =
+        [](const Tensor& x, const Attributes&, const OutputSpec& spec) {
+          return x.alias(spec.shape, broadcast_strides(x.shape(), x.strides(), spec.shape));
+        }};
+
+Tensor contiguous(const Tensor& x, Site site) {
+  return x.is_contiguous() ? x : apply(Op::contiguous, {x}, {}, site);
+}
+RULES(contiguous) = {
+    .shape = same_as_input,
+    .derivative = [](const Saved&, std::span<const Tensor> grads) -> Grads { return {grads[0]}; }};
+
+namespace {
+struct CastAttributes {
+  DType dtype;
+};
+}  // namespace
+
+Tensor cast(const Tensor& x, DType dtype, Site site) {
+  return x.dtype() == dtype ? x : apply(Op::cast, {x}, CastAttributes{dtype}, site);
+}
+RULES(cast) = {
+    .shape =
+        [](std::span<const Tensor> inputs, const Attributes& attributes,
+           std::span<OutputSpec> outputs) {
+          outputs[0] = {inputs[0].shape(), attributes.as<CastAttributes>().dtype};
+        },
+    // The engine casts the gradient to the input's dtype.
+    .derivative = [](const Saved&, std::span<const Tensor> grads) -> Grads { return {grads[0]}; }};
+
+Tensor cat(std::span<const Tensor> tensors, int64_t dim, Site site) {
+  require(!tensors.empty(), "cat: needs at least one tensor");
+  const int64_t d = normalize_dim(dim, tensors[0].rank(), "cat");
+  if (tensors.size() <= kMaxInputs) {
+    return apply(definition(Op::cat), tensors, DimAttributes{d}, site)[0];
+  }
+  std::vector<Tensor> groups;
+  for (size_t i = 0; i < tensors.size(); i += kMaxInputs) {
+    groups.push_back(cat(tensors.subspan(i, std::min<size_t>(kMaxInputs, tensors.size() - i)), d));
+  }
+  return cat(groups, d, site);
+}
+RULES(cat) = {.shape =
+                  [](std::span<const Tensor> inputs, const Attributes& attributes,
+                     std::span<OutputSpec> outputs) {
+                    const int dim = static_cast<int>(attributes.as<DimAttributes>().dim);
+                    Shape shape = inputs[0].shape();
+                    for (const Tensor& input : inputs.subspan(1)) {
+                      require_same_dtype(inputs[0], input, "cat");
+                      require(input.rank() == shape.rank() &&
+                                  input.shape().without(dim) == shape.without(dim),
+                              "cat: {} and {} differ outside dimension {}", describe(inputs[0]),
+                              describe(input), dim);
+                      shape[dim] += input.shape()[dim];
+                    }
+                    outputs[0] = {shape, inputs[0].dtype()};
+                  },
+              .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {
+                const int dim = static_cast<int>(saved.attributes().as<DimAttributes>().dim);
+                Grads result;
+                int64_t begin = 0;
+                for (int i = 0; saved.has_input(i); ++i) {
+                  const int64_t size = saved.input_shape(i)[dim];
+                  result.push_back(slice(grads[0], dim, begin, begin + size));
+                  begin += size;
+                }
+                return result;
+              }};
+
+Tensor index_select(const Tensor& x, int64_t dim, const Tensor& ids, Site site) {
+  const int64_t d = normalize_dim(dim, x.rank(), "index_select");
+  return apply(Op::index_select, {x, ids}, DimAttributes{d}, site);
+}
+RULES(index_select) = {
+    .shape =
+        [](std::span<const Tensor> inputs, const Attributes& attributes,
+           std::span<OutputSpec> outputs) {
+          require(inputs.size() == 2, "index_select: needs a tensor and ids");
+          require_integers(inputs[1], "index_select", "ids");
+          require(inputs[1].rank() == 1, "index_select: ids must have one dimension, got {}",
+                  describe(inputs[1]));
+          outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
+          outputs[0].shape[static_cast<int>(attributes.as<DimAttributes>().dim)] =
+              inputs[1].numel();
+        },
+    .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {
+      const int64_t dim = saved.attributes().as<DimAttributes>().dim;
+      const int64_t size = saved.input_shape(0)[static_cast<int>(dim)];
+      return {
+          apply(Op::index_select_backward, {grads[0], saved.input(1)}, DimAttributes{dim, size}),
+          {}};
+    }};
+
+RULES(index_select_backward) = {.shape = [](std::span<const Tensor> inputs,
+                                            const Attributes& attributes,
+                                            std::span<OutputSpec> outputs) {
+  const auto at = attributes.as<DimAttributes>();
+  outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
+  outputs[0].shape[static_cast<int>(at.dim)] = at.full_size;
+}};
+
+}  // namespace faultline

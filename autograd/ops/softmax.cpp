@@ -1,0 +1,71 @@
+#include "autograd/functional.h"
+#include "autograd/rules.h"
+
+namespace faultline {
+namespace {
+
+void softmax_shape(std::span<const Tensor> inputs, const Attributes&,
+                   std::span<OutputSpec> outputs) {
+  require_floats(inputs[0], "softmax");
+  require(inputs[0].rank() >= 1, "softmax: needs at least one dimension");
+  outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
+}
+
+}  // namespace
+
+// y_i = exp(x_i - max x) / sum_j exp(x_j - max x) over the last dimension.
+// dx = y (dy - sum(y dy)).
+Tensor softmax(const Tensor& x, Site site) { return apply(Op::softmax, {x}, {}, site); }
+RULES(softmax) = {.shape = softmax_shape,
+                  .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {
+                    return {apply(Op::softmax_backward, {grads[0], saved.output(0)})};
+                  }};
+RULES(softmax_backward) = {.shape = same_as_input};
+
+// y_i = x_i - max x - log sum_j exp(x_j - max x); dx = dy - exp(y) sum(dy).
+Tensor log_softmax(const Tensor& x, Site site) { return apply(Op::log_softmax, {x}, {}, site); }
+RULES(log_softmax) = {.shape = softmax_shape,
+                      .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {
+                        return {apply(Op::log_softmax_backward, {grads[0], saved.output(0)})};
+                      }};
+RULES(log_softmax_backward) = {.shape = same_as_input};
+
+// Softmax over the visible keys only. A forbidden key has weight 0, so the softmax derivative gives
+// it 0; a row with no visible key is all zeros, and so is its gradient.
+Tensor masked_softmax(const Tensor& scores, const Tensor& key_valid, const Tensor& documents,
+                      const MaskAttributes& mask, Site site) {
+  return apply(Op::masked_softmax, {scores, key_valid, documents}, mask, site);
+}
+
+RULES(masked_softmax) = {
+    .shape =
+        [](std::span<const Tensor> inputs, const Attributes& attributes,
+           std::span<OutputSpec> outputs) {
+          const Tensor& scores = inputs[0];
+          require_floats(scores, "masked_softmax");
+          require(scores.rank() == 4, "masked_softmax: scores must be [B, H, Q, K], got {}",
+                  describe(scores));
+          const Shape keys{scores.shape()[0], scores.shape()[3]};
+          const Tensor& key_valid = inputs[1];
+          const Tensor& documents = inputs[2];
+          require(!key_valid.defined() ||
+                      (key_valid.dtype() == DType::boolean && key_valid.shape() == keys),
+                  "masked_softmax: key_valid must be bool{}, got {}", to_string(keys),
+                  describe(key_valid));
+          require(!documents.defined() ||
+                      (documents.dtype() == DType::i32 && documents.shape() == keys),
+                  "masked_softmax: documents must be i32{}, got {}", to_string(keys),
+                  describe(documents));
+          const int64_t offset = attributes.as<MaskAttributes>().query_offset;
+          require(!documents.defined() || (offset >= 0 && offset + scores.shape()[2] <= keys[1]),
+                  "masked_softmax: a document mask needs every query among the keys; queries "
+                  "{}..{} of {} keys",
+                  offset, offset + scores.shape()[2], keys[1]);
+          outputs[0] = {scores.shape(), scores.dtype()};
+        },
+    .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {
+      const double scale = saved.attributes().as<MaskAttributes>().scale;
+      return {affine(apply(Op::softmax_backward, {grads[0], saved.output(0)}), scale, 0), {}, {}};
+    }};
+
+}  // namespace faultline

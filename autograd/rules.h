@@ -1,0 +1,22 @@
+#pragma once
+
+#include "autograd/op.h"
+
+// Shape rules that several op families share.
+namespace faultline {
+
+// The output is like the first input.
+void same_as_input(std::span<const Tensor> inputs, const Attributes& attributes,
+                   std::span<OutputSpec> outputs);
+
+// All inputs broadcast to one shape and have one dtype, which is the output's.
+void broadcast_shape(std::span<const Tensor> inputs, const char* op, std::span<OutputSpec> outputs);
+
+// Throws InvalidArgument unless the tensor holds i32 or i64.
+void require_integers(const Tensor& tensor, const char* op, const char* what);
+// Throws InvalidArgument unless the tensor holds a float.
+void require_floats(const Tensor& tensor, const char* op);
+// Throws InvalidArgument unless both have one dtype.
+void require_same_dtype(const Tensor& a, const Tensor& b, const char* op);
+
+}  // namespace faultline
