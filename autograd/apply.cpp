@@ -136,7 +136,9 @@ Outputs apply(const OpDefinition& op, std::span<const Tensor> given, const Attri
 
   Outputs outputs;
   if (op.kernels == Kernels::view) {
-    outputs.push_back(op.rules->view(inputs[0], attributes, specs[0]));
+    for (int i = 0; i < op.outputs; ++i) {
+      outputs.push_back(op.rules->view(inputs[0], attributes, storage[static_cast<size_t>(i)], i));
+    }
   } else {
     for (const OutputSpec& spec : specs) {
       outputs.push_back(empty(spec.shape, spec.dtype, op.name, site));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -86,6 +87,8 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t begin, int64_t end, Site site
 Tensor expand(const Tensor& x, const Shape& shape, Site site = Site::here());
 // Equal parts of `size` along dim (the last may be smaller).
 std::vector<Tensor> split(const Tensor& x, int64_t size, int64_t dim, Site site = Site::here());
+// The three equal parts of the last dimension, as views: a fused q | k | v.
+std::array<Tensor, 3> split3(const Tensor& x, Site site = Site::here());
 Tensor contiguous(const Tensor& x, Site site = Site::here());
 Tensor cast(const Tensor& x, DType dtype, Site site = Site::here());
 Tensor cat(std::span<const Tensor> tensors, int64_t dim, Site site = Site::here());

@@ -48,9 +48,9 @@ struct OutputSpec {
 using ShapeRule = void (*)(std::span<const Tensor> inputs, const Attributes& attributes,
                            std::span<OutputSpec> outputs);
 
-// For ops without a kernel: builds the output as an alias of the input.
+// For ops without a kernel: builds output number `index` as an alias of the input.
 using ViewRule = Tensor (*)(const Tensor& input, const Attributes& attributes,
-                            const OutputSpec& output);
+                            const OutputSpec& output, int index);
 
 class Saved;
 // Gradients of the inputs from those of the outputs (undefined where an output had no use). May

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "autograd/functional.h"
@@ -86,7 +87,7 @@ RULES(view) = {
       return {reshape(grads[0], saved.input_shape(0))};
     },
     .view =
-        [](const Tensor& x, const Attributes&, const OutputSpec& spec) {
+        [](const Tensor& x, const Attributes&, const OutputSpec& spec, int) {
           const auto strides = view_strides(x.view(), spec.shape);
           require(strides.has_value(),
                   "view: {} with strides {} cannot be seen as {} without a copy; use reshape",
@@ -129,7 +130,7 @@ RULES(permute) = {
       return {permute(grads[0], inverse(saved.attributes().as<LayoutAttributes>().dims))};
     },
     .view =
-        [](const Tensor& x, const Attributes& attributes, const OutputSpec& spec) {
+        [](const Tensor& x, const Attributes& attributes, const OutputSpec& spec, int) {
           const Dims order = attributes.as<LayoutAttributes>().dims;
           Strides strides = order;
           for (int d = 0; d < order.rank(); ++d)
@@ -161,7 +162,7 @@ RULES(slice) = {.shape =
                   return {apply(Op::slice_backward, {grads[0]}, at)};
                 },
                 .view =
-                    [](const Tensor& x, const Attributes& attributes, const OutputSpec& spec) {
+                    [](const Tensor& x, const Attributes& attributes, const OutputSpec& spec, int) {
                       const auto at = attributes.as<SliceAttributes>();
                       return x.alias(spec.shape, x.strides(),
                                      at.begin * x.strides()[static_cast<int>(at.dim)]);
@@ -184,6 +185,36 @@ std::vector<Tensor> split(const Tensor& x, int64_t size, int64_t dim, Site site)
   return parts;
 }
 
+std::array<Tensor, 3> split3(const Tensor& x, Site site) {
+  const Tensor inputs[] = {x};
+  const Outputs parts = apply(definition(Op::split3), inputs, {}, site);
+  return {parts[0], parts[1], parts[2]};
+}
+RULES(split3) = {
+    .shape =
+        [](std::span<const Tensor> inputs, const Attributes&, std::span<OutputSpec> outputs) {
+          const Tensor& x = inputs[0];
+          require(x.rank() >= 1 && x.shape()[-1] % 3 == 0,
+                  "split3: the last size of {} is not a multiple of 3", describe(x));
+          for (OutputSpec& output : outputs) {
+            output = {x.shape(), x.dtype()};
+            output.shape[-1] /= 3;
+          }
+        },
+    .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {
+      Shape part = saved.input_shape(0);
+      part[-1] /= 3;
+      std::array<Tensor, 3> parts;
+      for (size_t i = 0; i < 3; ++i) {
+        parts[i] = grads[i].defined() ? grads[i] : zeros(part, saved.input_dtype(0));
+      }
+      return {cat(parts, -1)};
+    },
+    .view =
+        [](const Tensor& x, const Attributes&, const OutputSpec& spec, int index) {
+          return x.alias(spec.shape, x.strides(), index * spec.shape[-1] * x.strides()[-1]);
+        }};
+
 Tensor expand(const Tensor& x, const Shape& shape, Site site) {
   require(broadcast(x.shape(), shape, "expand") == shape, "expand: {} cannot become {}",
           describe(x), to_string(shape));
@@ -194,7 +225,7 @@ RULES(expand) = {
     // The engine sums it to the input's shape.
     .derivative = [](const Saved&, std::span<const Tensor> grads) -> Grads { return {grads[0]}; },
     .view =
-        [](const Tensor& x, const Attributes&, const OutputSpec& spec) {
+        [](const Tensor& x, const Attributes&, const OutputSpec& spec, int) {
           return x.alias(spec.shape, broadcast_strides(x.shape(), x.strides(), spec.shape));
         }};
 

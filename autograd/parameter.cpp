@@ -1,0 +1,26 @@
+#include "autograd/parameter.h"
+
+namespace faultline {
+
+Parameter::Parameter(std::string name, Tensor value, Decay decay)
+    : name_(std::move(name)), decay_(decay) {
+  set_value(std::move(value));
+}
+
+void Parameter::rename(std::string name) {
+  name_ = std::move(name);
+  if (value_.autograd() != nullptr) value_.autograd()->name = name_;
+}
+
+void Parameter::set_value(Tensor value) {
+  value_ = std::move(value);
+  set_requires_grad(value_, trainable_);
+  value_.autograd()->name = name_;
+}
+
+void Parameter::set_trainable(bool trainable) {
+  trainable_ = trainable;
+  set_requires_grad(value_, trainable);
+}
+
+}  // namespace faultline

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "nn/attention.h"
+
+namespace faultline::nn {
+
+struct Gpt2Config {
+  int64_t vocab_size = 50304;
+  int64_t seq_len = 1024;  // positions that the model knows
+  int64_t num_layers = 12;
+  int64_t num_heads = 12;
+  int64_t hidden_size = 768;
+  double dropout = 0;
+  double init_std = 0.02;
+  double layer_norm_epsilon = 1e-5;
+
+  // Throws InvalidArgument naming the first impossible value.
+  void check() const;
+};
+
+// x + proj(gelu(fc(x))) without the residual; the tanh form of GELU, as in GPT-2.
+class Mlp : public Module {
+ public:
+  explicit Mlp(int64_t hidden_size);
+  Tensor operator()(const Tensor& x_BTC);
+
+ private:
+  Linear fc_;
+  Linear proj_;
+};
+
+// Pre-norm Transformer block.
+class Block : public Module {
+ public:
+  Block(const Gpt2Config& config, const DropoutKey& key);
+  Tensor operator()(const Tensor& x_BTC, const Mask& mask);
+
+ private:
+  LayerNorm ln_1_;
+  SelfAttention attn_;
+  LayerNorm ln_2_;
+  Mlp mlp_;
+  Dropout dropout_1_;
+  Dropout dropout_2_;
+};
+
+// GPT-2 (Radford et al. 2019): learned positions, pre-norm blocks, head tied to the token
+// embedding.
+class Gpt2 : public Module {
+ public:
+  // Parameters are initialised as in GPT-2: normal(0, init_std), the projections that end a
+  // residual branch divided by sqrt(2 num_layers), biases 0, norms 1. Each parameter has a random
+  // stream of its own, named after it.
+  Gpt2(const Gpt2Config& config, uint64_t seed);
+
+  // tokens i32 [B, T] with T <= seq_len give logits [B, T, V].
+  Tensor operator()(const Tensor& tokens_BT, const Mask& mask);
+
+  const Gpt2Config& config() const { return config_; }
+  // Set before each training forward pass; see DropoutKey.
+  DropoutKey& dropout_key() { return dropout_key_; }
+  int64_t parameter_count();
+
+ private:
+  void initialize(uint64_t seed);
+
+  Gpt2Config config_;
+  DropoutKey dropout_key_;
+  Embedding wte_;
+  Embedding wpe_;
+  Dropout dropout_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  LayerNorm ln_f_;
+};
+
+// Sum of the losses of all labels that are not -1: logits [B, T, V], labels i32 [B, T]. Divide by
+// the step's count of valid labels, over all micro-batches and ranks.
+Tensor language_model_loss(const Tensor& logits_BTV, const Tensor& labels_BT);
+
+}  // namespace faultline::nn

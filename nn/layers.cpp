@@ -1,0 +1,58 @@
+#include "nn/layers.h"
+
+#include "core/rng.h"
+
+namespace faultline::nn {
+
+Linear::Linear(int64_t in, int64_t out)
+    : weight_(add_parameter("weight", {out, in}, Decay::yes)),
+      bias_(add_parameter("bias", {out}, Decay::no)) {}
+
+Tensor Linear::operator()(const Tensor& x) {
+  return unit([&] { return linear(x, use(weight_), use(bias_)); });
+}
+
+Embedding::Embedding(int64_t count, int64_t width)
+    : weight_(add_parameter("weight", {count, width}, Decay::yes)) {}
+
+Tensor Embedding::operator()(const Tensor& ids) {
+  return unit([&] { return embedding(use(weight_), ids); });
+}
+
+Tensor Embedding::project(const Tensor& x) {
+  return unit([&] { return linear(x, use(weight_)); });
+}
+
+LayerNorm::LayerNorm(int64_t width, double epsilon)
+    : epsilon_(epsilon),
+      weight_(add_parameter("weight", {width}, Decay::no)),
+      bias_(add_parameter("bias", {width}, Decay::no)) {
+  initialize();
+}
+
+void LayerNorm::initialize() {
+  const NoGrad off;
+  fill_(weight_.value(), 1);
+  fill_(bias_.value(), 0);
+}
+
+Tensor LayerNorm::operator()(const Tensor& x) {
+  return unit([&] { return layer_norm(x, use(weight_), use(bias_), epsilon_); });
+}
+
+DropoutKey::DropoutKey(uint64_t seed) : seed_(seed), key_(empty({3}, DType::i64, "dropout key")) {
+  set(0, 0);
+}
+
+void DropoutKey::set(int64_t step, int64_t first_sequence) {
+  const int64_t values[] = {static_cast<int64_t>(seed_), step, first_sequence};
+  key_.assign(std::span<const int64_t>(values), "dropout key");
+}
+
+Tensor Dropout::operator()(const Tensor& x) {
+  if (!training() || p_ == 0) return x;
+  return unit(
+      [&] { return dropout(x, key_.tensor(), p_, static_cast<uint32_t>(stream_of(path()))); });
+}
+
+}  // namespace faultline::nn

@@ -1,0 +1,72 @@
+#pragma once
+
+#include "autograd/functional.h"
+#include "nn/module.h"
+
+namespace faultline::nn {
+
+// y = x W^T + b; weight [out, in], bias [out].
+class Linear : public Module {
+ public:
+  Linear(int64_t in, int64_t out);
+  Tensor operator()(const Tensor& x);
+
+ private:
+  Parameter& weight_;
+  Parameter& bias_;
+};
+
+// Rows of weight [count, width].
+class Embedding : public Module {
+ public:
+  Embedding(int64_t count, int64_t width);
+  Tensor operator()(const Tensor& ids);
+  // The same weight as an output projection: logits = x W^T ("Using the output embedding to improve
+  // language models", Press and Wolf 2017).
+  Tensor project(const Tensor& x);
+
+ private:
+  Parameter& weight_;
+};
+
+// Over the last dimension; weight (1) and bias (0) of its size, never decayed.
+class LayerNorm : public Module {
+ public:
+  LayerNorm(int64_t width, double epsilon);
+  Tensor operator()(const Tensor& x);
+  // weight = 1.
+  void initialize();
+
+ private:
+  double epsilon_;
+  Parameter& weight_;
+  Parameter& bias_;
+};
+
+// The key of all dropout of a step: i64 [3] on the device, so that a recorded step reads the
+// current one. Shared by the Dropout modules of a model.
+class DropoutKey {
+ public:
+  explicit DropoutKey(uint64_t seed);
+  // Called once before each forward pass.
+  void set(int64_t step, int64_t first_sequence);
+  const Tensor& tensor() const { return key_; }
+
+ private:
+  uint64_t seed_;
+  Tensor key_;
+};
+
+// Acts in training mode only. The mask depends on seed, step, sequence, this module's path and the
+// place in the sequence, and on nothing else.
+class Dropout : public Module {
+ public:
+  Dropout(double p, const DropoutKey& key) : p_(p), key_(key) {}
+  Tensor operator()(const Tensor& x);
+
+ private:
+  double p_;
+  const DropoutKey& key_;
+};
+
+}  // namespace faultline::nn

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "autograd/parameter.h"
+#include "core/context.h"
+#include "core/state.h"
+
+namespace faultline::nn {
+
+class Module;
+
+// What surrounds the forward pass of a unit. Sharding gathers parameters before and releases them
+// after; with one rank both are empty.
+struct UnitHooks {
+  std::function<void(Module&)> before_forward;
+  std::function<void(Module&)> after_forward;
+};
+
+// A named part of a model with parameters, buffers and children, all of which it owns as members
+// and registers in its constructor. Names are paths such as "h.0.attn.qkv.weight".
+class Module {
+ public:
+  Module() = default;
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  // "" for a root.
+  const char* path() const { return path_; }
+
+  // Depth first, in the order of registration; a shared parameter once, under its first name.
+  std::vector<Parameter*> parameters();
+  // This module and everything below it.
+  void visit(const std::function<void(Module&)>& visitor);
+  void set_hooks(UnitHooks hooks) { hooks_ = std::move(hooks); }
+
+  // Training mode (dropout acts) or evaluation mode, for this module and all below.
+  void set_training(bool training);
+  bool training() const { return training_; }
+
+  void clear_gradients();
+
+  // Parameters and buffers by name.
+  State state();
+  // Copies values in. Throws InvalidArgument naming the first missing, unknown or misshapen tensor,
+  // before anything was changed.
+  void load(const State& state);
+
+ protected:
+  Parameter& add_parameter(const char* name, const Shape& shape, Decay decay);
+  Tensor& add_buffer(const char* name, Tensor value);
+  void add_child(const std::string& name, Module& child);
+
+  // The parameter's value. Only inside `unit`, where hooks have made it ready.
+  const Tensor& use(const Parameter& parameter) const;
+
+  // Runs a forward pass as a unit: hooks before and after, and events and memory are labelled with
+  // this module's path.
+  template <class Body>
+  auto unit(Body&& body) {
+    Context& context = Context::current();
+    const Scoped<const char*> label(context.module, path_);
+    const Scoped<int> open(open_, open_ + 1);
+    if (hooks_.before_forward) hooks_.before_forward(*this);
+    auto result = body();
+    if (hooks_.after_forward) hooks_.after_forward(*this);
+    return result;
+  }
+
+ private:
+  void set_path(const std::string& path);
+
+  const char* path_ = "";
+  int open_ = 0;
+  bool training_ = true;
+  UnitHooks hooks_;
+  std::deque<std::pair<std::string, Parameter>> parameters_;  // by their local names
+  std::deque<std::pair<std::string, Tensor>> buffers_;
+  std::vector<std::pair<std::string, Module*>> children_;
+};
+
+// Puts a model into evaluation mode, and back into its earlier mode.
+class [[nodiscard]] Evaluation {
+ public:
+  explicit Evaluation(Module& model) : model_(model), previous_(model.training()) {
+    model.set_training(false);
+  }
+  ~Evaluation() { model_.set_training(previous_); }
+  Evaluation(const Evaluation&) = delete;
+  Evaluation& operator=(const Evaluation&) = delete;
+
+ private:
+  Module& model_;
+  bool previous_;
+};
+
+}  // namespace faultline::nn

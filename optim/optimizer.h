@@ -1,0 +1,123 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "autograd/parameter.h"
+#include "core/state.h"
+#include "optim/step_counter.h"
+
+namespace faultline::optim {
+
+// Parameters that share their settings.
+struct ParameterGroup {
+  std::vector<Parameter*> parameters;
+  double weight_decay = 0;
+};
+
+// The written decay policy: a parameter is decayed when its module declared it Decay::yes (weight
+// matrices and embeddings), never a bias or a norm.
+std::vector<ParameterGroup> decay_groups(const std::vector<Parameter*>& parameters,
+                                         double weight_decay);
+
+// Emitted after a step. Building it reads the counter from the device.
+struct OptimizerEvent {
+  const char* optimizer;
+  int64_t applied;        // steps applied by this optimizer object, by the host's own count
+  double counted_before;  // the device counter, before and after
+  double counted_after;
+  double lr;
+};
+
+// What every optimizer shares: groups, the step counter, the learning rate as a device value, and
+// the walk over parameters with a gradient. A parameter without a gradient is left alone.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  // One update of all parameters with a gradient. Every gradient is multiplied by `factor` (f64
+  // [1], from clip_by_global_norm; may be undefined) as it is read.
+  void step(double lr, const Tensor& factor = {});
+
+  // Steps counted on the device.
+  double counted() const;
+  const std::vector<ParameterGroup>& groups() const { return groups_; }
+
+  // Counter and per-parameter tensors by parameter name.
+  State state() const;
+  // Throws InvalidArgument when a tensor is missing, unknown or misshapen, before anything was
+  // changed. A counter of another dtype is converted, never cast silently: it must be exact.
+  void load(const State& state);
+
+ protected:
+  // `slots` names the per-parameter f32 tensors, for example {"m", "v"}.
+  Optimizer(const char* name, std::vector<ParameterGroup> groups, std::vector<const char*> slots);
+
+  // The tensors of one parameter that take part in this step, in the order of `slots`.
+  struct Entry {
+    Parameter* parameter;
+    std::vector<Tensor> slots;
+  };
+  // Launches the update of one group.
+  virtual void update(const ParameterGroup& group, const Tensor& table,
+                      std::span<const ByteRange> reads, std::span<const ByteRange> writes,
+                      const Tensor& counter, const Tensor& lr, const Tensor& factor) = 0;
+
+  const char* name_;
+
+ private:
+  void update_group(size_t group, const Tensor& factor);
+
+  std::vector<ParameterGroup> groups_;
+  std::vector<const char*> slots_;
+  std::vector<std::vector<Entry>> entries_;  // by group
+  std::vector<Tensor> tables_;               // by group
+  StepCounter counter_kind_;
+  Tensor counter_;
+  Tensor lr_;
+  int64_t applied_ = 0;
+};
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+};
+
+// AdamW (Loshchilov and Hutter 2019), the update of torch.optim.AdamW: p -= lr decay p; then
+// p -= lr / c1 * m / (sqrt(v) / sqrt(c2) + epsilon) with c = 1 - beta^step in double.
+class AdamW : public Optimizer {
+ public:
+  explicit AdamW(std::vector<ParameterGroup> groups, AdamWOptions options = {});
+
+ private:
+  void update(const ParameterGroup& group, const Tensor& table, std::span<const ByteRange> reads,
+              std::span<const ByteRange> writes, const Tensor& counter, const Tensor& lr,
+              const Tensor& factor) override;
+
+  AdamWOptions options_;
+  Tensor corrections_;  // f64 [2]
+};
+
+struct SgdOptions {
+  double momentum = 0;
+  bool nesterov = false;
+};
+
+// SGD with momentum and coupled decay, the update of torch.optim.SGD without dampening.
+class Sgd : public Optimizer {
+ public:
+  explicit Sgd(std::vector<ParameterGroup> groups, SgdOptions options = {});
+
+ private:
+  void update(const ParameterGroup& group, const Tensor& table, std::span<const ByteRange> reads,
+              std::span<const ByteRange> writes, const Tensor& counter, const Tensor& lr,
+              const Tensor& factor) override;
+
+  SgdOptions options_;
+};
+
+}  // namespace faultline::optim
