@@ -85,14 +85,14 @@ class Module {
 };
 
 // Puts a model into evaluation mode, and back into its earlier mode.
-class [[nodiscard]] Evaluation {
+class [[nodiscard]] EvaluationMode {
  public:
-  explicit Evaluation(Module& model) : model_(model), previous_(model.training()) {
+  explicit EvaluationMode(Module& model) : model_(model), previous_(model.training()) {
     model.set_training(false);
   }
-  ~Evaluation() { model_.set_training(previous_); }
-  Evaluation(const Evaluation&) = delete;
-  Evaluation& operator=(const Evaluation&) = delete;
+  ~EvaluationMode() { model_.set_training(previous_); }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
 
  private:
   Module& model_;

@@ -126,8 +126,9 @@ void Optimizer::load(const State& given) {
   const State own = state();
   for (const auto& [name, tensor] : own.tensors) {
     const Tensor& value = given.tensor(name);
-    require(value.shape() == tensor.shape(), "{}: '{}' is {} here and {} in the state", name_, name,
-            describe(tensor), describe(value));
+    require(value.shape() == tensor.shape() && value.dtype() == tensor.dtype(),
+            "{}: '{}' is {} here and {} in the state", name_, name, describe(tensor),
+            describe(value));
   }
   for (const auto& [name, tensor] : given.tensors) {
     require(own.tensors.contains(name),

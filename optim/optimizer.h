@@ -48,8 +48,8 @@ class Optimizer {
 
   // Counter and per-parameter tensors by parameter name.
   State state() const;
-  // Throws InvalidArgument when a tensor is missing, unknown or misshapen, before anything was
-  // changed. A counter of another dtype is converted, never cast silently: it must be exact.
+  // Throws InvalidArgument when a tensor is missing, unknown, misshapen or of another dtype (a step
+  // counter is never cast), before anything was changed.
   void load(const State& state);
 
  protected:

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/json.h"
+#include "nn/gpt2.h"
+#include "optim/schedule.h"
+
+namespace faultline::train {
+
+// One configuration value and where it came from.
+struct ConfigEntry {
+  std::string key;
+  std::string value;
+  std::string source;  // "preset tiny", "config.json", "--set", "default", "fault ..."
+};
+
+// Everything that decides a run's numbers, typed. Keys are those of the command line's contract;
+// `pack`, `init_std` and `schedule` are beside them.
+struct Config {
+  int64_t num_layers = 2;
+  int64_t num_heads = 2;
+  int64_t hidden_size = 32;
+  int64_t vocab_size = 256;
+  int64_t seq_len = 32;
+  int64_t batch_size = 4;        // sequences of a step, over all ranks
+  int64_t micro_batch_size = 0;  // sequences of one forward pass; 0: the whole batch
+  double lr = 1e-3;
+  double min_lr = 0;
+  int64_t warmup_steps = 0;
+  int64_t schedule_steps = 300;
+  std::string schedule = "cosine";
+  double weight_decay = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double clip_norm = 1;  // 0: measure only
+  double dropout = 0;
+  double init_std = 0.02;
+  uint64_t seed = 1;
+  int64_t eval_every = 0;  // 0: at the end only
+  std::string documents;   // "": chapter for the default corpus, none for other text
+  bool pack = true;
+
+  // Throws InvalidArgument naming the first impossible value (zero sizes, heads that do not divide,
+  // a rate that is not finite, ...).
+  void check() const;
+  nn::Gpt2Config model() const;
+  optim::Schedule learning_rate() const;
+};
+
+// A Config under construction, with the source of every value.
+class ConfigBuilder {
+ public:
+  // "tiny", "char", "gpt2"; throws InvalidArgument with the nearest name.
+  static ConfigBuilder preset(const std::string& name);
+  // The names of the presets.
+  static std::vector<std::string> presets();
+  // A JSON object of keys; unknown keys are refused with the nearest name.
+  static ConfigBuilder file(const std::string& path);
+
+  // Sets one key from its text. Throws InvalidArgument on an unknown key (with the nearest) or a value
+  // that is not of the key's type.
+  void set(const std::string& key, const std::string& value, const std::string& source);
+  // "key=value".
+  void assign(const std::string& assignment, const std::string& source);
+  // Whether the user (not a preset or default) set this key, and to what.
+  std::optional<std::string> user_value(const std::string& key) const;
+
+  // The checked configuration.
+  Config build() const;
+  std::vector<ConfigEntry> entries() const;
+  // All keys and values, as written to config.json.
+  Json to_json() const;
+
+ private:
+  std::vector<ConfigEntry> entries_;
+};
+
+// Every key, in the order in which they are shown.
+std::vector<std::string> config_keys();
+
+// The name in `names` that is closest to `text` by edit distance, for "did you mean".
+std::string nearest(const std::string& text, const std::vector<std::string>& names);
+
+}  // namespace faultline::train

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <memory>
+
+#include "data/sampler.h"
+#include "data/token_store.h"
+#include "nn/gpt2.h"
+#include "optim/optimizer.h"
+#include "train/config.h"
+#include "train/events.h"
+
+namespace faultline::train {
+
+// How the gradients of the last step are cleared before the next one.
+struct ZeroGradSeam {
+  static constexpr const char* name = "zero grad";
+  using Signature = void(nn::Module& model);
+  static void standard(nn::Module& model) { model.clear_gradients(); }
+};
+
+struct StepResult {
+  int64_t step = 0;
+  double loss = 0;
+  double grad_norm = 0;
+  double lr = 0;
+  int64_t tokens = 0;
+};
+
+// A training run in memory: model, optimizer, sampler and their state. Knows nothing of files,
+// terminals or verdicts. Lives on the current Context.
+class Trainer {
+ public:
+  // `tokens` holds ids below config.vocab_size; the last tenth is held out.
+  Trainer(const Config& config, TokenStore tokens);
+
+  // Sampler -> forward and backward of each micro-batch -> clip -> optimizer. Normalised by the
+  // step's count of valid labels.
+  StepResult step();
+
+  // Mean loss in nats per label on the held-out part, in evaluation mode; at most `batches` batches
+  // (0: all).
+  double evaluate(int64_t batches = 0);
+  // Loss on `rows` sequences of fresh uniform tokens under the run's own label rule; emits a
+  // FloorProbeEvent. Changes nothing that a later step reads.
+  FloorProbeEvent probe_floor(int64_t rows);
+
+  int64_t steps_done() const { return step_; }
+  const Config& config() const { return config_; }
+  nn::Gpt2& model() { return *model_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+
+  // All that a bitwise continuation needs: model, optimizer, sampler, step.
+  State state();
+  void load(const State& state);
+
+ private:
+  nn::Mask mask_of(const Batch& batch) const;
+
+  Config config_;
+  TokenStore tokens_;
+  DataSplit split_;
+  std::unique_ptr<nn::Gpt2> model_;
+  std::unique_ptr<optim::AdamW> optimizer_;
+  std::unique_ptr<Sampler> sampler_;
+  std::vector<Parameter*> parameters_;
+  int64_t step_ = 0;
+};
+
+}  // namespace faultline::train
