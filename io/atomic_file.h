@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace faultline {
+
+// What is written becomes visible under its name whole or not at all: it is written beside it under
+// a temporary name (".NAME.partial-PID-N"), synced and renamed. Without commit, or when anything
+// fails, the destructor removes it. Missing parent directories are made. A crash may leave a
+// temporary name behind; nothing reads those.
+// Every failure is an IoError with the path and the system's reason.
+
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view bytes) { write(std::as_bytes(std::span(bytes))); }
+  // Syncs, renames over what is there, syncs the directory.
+  void commit();
+
+ private:
+  std::string path_;
+  std::string temporary_;
+  int file_ = -1;
+};
+
+class AtomicDirectory {
+ public:
+  explicit AtomicDirectory(std::string path);
+  ~AtomicDirectory();
+  AtomicDirectory(const AtomicDirectory&) = delete;
+  AtomicDirectory& operator=(const AtomicDirectory&) = delete;
+
+  // Where to put the files until commit. Write them with AtomicFile, which syncs them.
+  const std::string& temporary_path() const { return temporary_; }
+  // Syncs the directory and renames it; one that has the name already is exchanged and removed.
+  void commit();
+
+ private:
+  std::string path_;
+  std::string temporary_;
+};
+
+void write_file_atomically(const std::string& path, std::string_view bytes);
+
+}  // namespace faultline
