@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Writes the pages of docs/ that come from the source: docs/reference/ops.md from core/ops.def.
+
+usage: docs.py [--check]   --check writes nothing and fails when a page is not what it should be"""
+import argparse
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+COLUMNS = ["op", "inputs", "outputs", "differentiable", "saved", "autocast", "kernels", "what"]
+
+
+def split_columns(text):
+    """Splits at commas that are not inside parentheses."""
+    columns, depth, current = [], 0, ""
+    for c in text:
+        depth += (c == "(") - (c == ")")
+        if c == "," and depth == 0:
+            columns.append(current.strip())
+            current = ""
+        else:
+            current += c
+    return columns + [current.strip()]
+
+
+def indices(column):
+    inside = re.search(r"\((.*)\)", column).group(1)
+    return inside or "-"
+
+
+def rows_of(source):
+    """(macro, columns, the comment right above) of every row, in order."""
+    comment = []
+    for line in source.splitlines():
+        row = re.match(r"(FAULTLINE_\w+)\((.*)\)\s*$", line)
+        if row:
+            yield row.group(1), split_columns(row.group(2)), " ".join(comment)
+            comment = []
+        elif line.startswith("//"):
+            comment.append(line[2:].strip())
+        else:
+            comment = []
+
+
+def cells(macro, columns, comment):
+    if macro == "FAULTLINE_UNARY":
+        name, autocast = columns
+        return [name, "1", "1", "0", "in 0, out 0", autocast, "fast", comment]
+    name, inputs, outputs, differentiable, saved_in, saved_out, autocast, _, kernels = columns
+    saved = ", ".join(f"{what} {indices(c)}" for what, c in (("in", saved_in), ("out", saved_out))
+                      if indices(c) != "-")
+    return [name, inputs, outputs, indices(differentiable), saved or "-", autocast, kernels, comment]
+
+
+def ops_page():
+    source = (ROOT / "core/ops.def").read_text(encoding="utf-8")
+    ops, launches = [], []
+    for macro, columns, comment in rows_of(source):
+        if macro == "FAULTLINE_KERNEL":
+            launches.append((columns[0], comment))
+        else:
+            ops.append(cells(macro, columns, comment))
+    lines = ["# Ops", "",
+             "Written by `./x docs` from `core/ops.def`; the head of that file explains the columns.", "",
+             "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    lines += ["| " + " | ".join([f"`{c[0]}`"] + c[1:]) + " |" for c in ops]
+    lines += ["", "## Launches that are not ops", "", "| launch | what |", "|---|---|"]
+    lines += [f"| `{name}` | {comment} |" for name, comment in launches]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Writes the generated pages of docs/.")
+    parser.add_argument("--check", action="store_true", help="fail when a page has drifted")
+    check = parser.parse_args().check
+    drifted = []
+    for path, text in {"docs/reference/ops.md": ops_page()}.items():
+        page = ROOT / path
+        if page.exists() and page.read_text(encoding="utf-8") == text:
+            continue
+        drifted.append(path)
+        if not check:
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(text, encoding="utf-8")
+    if check and drifted:
+        print("docs: out of date, run ./x docs: " + ", ".join(drifted))
+        return 1
+    print("docs: " + ("written: " + ", ".join(drifted) if drifted else "up to date"))
+    return 0
+
+
+sys.exit(main())
