@@ -43,10 +43,17 @@ def rows_of(source):
             comment = []
 
 
-def cells(macro, columns, comment):
+def formulas():
+    """The comment above each functor of kernels/elementwise.h, by name."""
+    source = (ROOT / "kernels/elementwise.h").read_text(encoding="utf-8")
+    found = re.findall(r"((?:^ *// .*\n)+) *struct (\w+) \{", source, re.M)
+    return {name: " ".join(l.strip()[3:] for l in text.splitlines()) for text, name in found}
+
+
+def cells(macro, columns, comment, formula):
     if macro == "FAULTLINE_UNARY":
         name, autocast = columns
-        return [name, "1", "1", "0", "in 0, out 0", autocast, "fast", comment]
+        return [name, "1", "1", "0", "in 0, out 0", autocast, "fast", formula.get(name, comment)]
     name, inputs, outputs, differentiable, saved_in, saved_out, autocast, _, kernels = columns
     saved = ", ".join(f"{what} {indices(c)}" for what, c in (("in", saved_in), ("out", saved_out))
                       if indices(c) != "-")
@@ -55,16 +62,17 @@ def cells(macro, columns, comment):
 
 def ops_page():
     source = (ROOT / "core/ops.def").read_text(encoding="utf-8")
-    ops, launches = [], []
+    ops, launches, formula = [], [], formulas()
     for macro, columns, comment in rows_of(source):
         if macro == "FAULTLINE_KERNEL":
             launches.append((columns[0], comment))
         else:
-            ops.append(cells(macro, columns, comment))
+            ops.append(cells(macro, columns, comment, formula))
     lines = ["# Ops", "",
              "Written by `./x docs` from `core/ops.def`; the head of that file explains the columns.", "",
              "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    lines += ["| " + " | ".join([f"`{c[0]}`"] + c[1:]) + " |" for c in ops]
+    bar = lambda text: text.replace("|", "\\|")
+    lines += ["| " + " | ".join([f"`{c[0]}`"] + [bar(x) for x in c[1:]]) + " |" for c in ops]
     lines += ["", "## Launches that are not ops", "", "| launch | what |", "|---|---|"]
     lines += [f"| `{name}` | {comment} |" for name, comment in launches]
     return "\n".join(lines) + "\n"
