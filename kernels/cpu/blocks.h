@@ -1,0 +1,157 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+#include "core/launch.h"
+#include "core/threads.h"
+
+namespace faultline::cpu {
+
+// Elementwise work goes through blocks of this many elements, so that what must be converted or
+// gathered stays in the first-level cache.
+constexpr int64_t kBlock = 1024;
+// The unit that a thread takes. Less work than one runs on the calling thread.
+constexpr int64_t kPiece = 16 * kBlock;
+
+// A view read in row-major order of a shape that it broadcasts to, dimensions that follow each
+// other in memory merged into one.
+struct Layout {
+  Layout(const TensorView& view, const Shape& shape);
+
+  std::byte* data;
+  DType dtype;
+  int rank = 0;  // at least 1 after construction
+  int64_t sizes[kMaxRank];
+  int64_t strides[kMaxRank];  // in elements
+
+  bool is_dense() const { return rank == 1 && (strides[0] == 1 || sizes[0] <= 1); }
+  // Calls body(address, stride, n) for runs of elements along the last dimension that together
+  // make up the elements [begin, begin + n).
+  template <class Body>
+  void each_run(int64_t begin, int64_t n, const Body& body) const;
+};
+
+// Floats for at most `capacity` elements, on the stack for a block and on the heap beyond it.
+class Buffer {
+ public:
+  float* get(int64_t n);
+
+ private:
+  alignas(64) float block_[kBlock];
+  std::unique_ptr<float[]> large_;
+  int64_t capacity_ = kBlock;
+};
+
+// Reads an f32, f16 or bf16 view as contiguous f32.
+class Source {
+ public:
+  explicit Source(const Layout& layout) : layout_(layout) {}
+  // Elements [begin, begin + n): the tensor's own memory where it is such, else a copy that lives
+  // until the next call.
+  const float* read(int64_t begin, int64_t n);
+
+ private:
+  const Layout& layout_;
+  Buffer buffer_;
+};
+
+// Writes contiguous f32 to an f32, f16 or bf16 view.
+class Sink {
+ public:
+  explicit Sink(const Layout& layout) : layout_(layout) {}
+  // Where to put elements [begin, begin + n), before commit(begin, n) brings them to the tensor.
+  float* slot(int64_t begin, int64_t n);
+  void commit(int64_t begin, int64_t n);
+
+ private:
+  float* direct(int64_t begin, int64_t n) const;
+
+  const Layout& layout_;
+  Buffer buffer_;
+};
+
+// Keeps the first exception of a parallel region: none may leave an OpenMP thread.
+class FirstError {
+ public:
+  void keep(std::exception_ptr error) {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::move(error);
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+// Runs body(begin, end) over [0, count) cut into pieces of `piece`, whose borders do not depend on
+// `threads`. `cost` is the number of elements that one unit of `count` stands for.
+template <class Body>
+void for_pieces(int64_t count, int64_t piece, int threads, const Body& body) {
+  const int64_t pieces = (count + piece - 1) / piece;
+  if (pieces <= 1 || threads <= 1) {
+    for (int64_t begin = 0; begin < count; begin += piece) {
+      body(begin, begin + piece < count ? begin + piece : count);
+    }
+    return;
+  }
+  FirstError error;
+  parallel_for(pieces, threads, [&](int64_t i) {
+    const int64_t begin = i * piece;
+    try {
+      body(begin, begin + piece < count ? begin + piece : count);
+    } catch (...) {
+      error.keep(std::current_exception());
+    }
+  });
+  error.rethrow();
+}
+
+// The same over rows of `columns` elements, in pieces of about kPiece elements.
+template <class Body>
+void for_rows(int64_t rows, int64_t columns, int threads, const Body& body) {
+  const int64_t piece = columns >= kPiece ? 1 : kPiece / (columns > 0 ? columns : 1);
+  for_pieces(rows, piece, rows * columns < kPiece ? 1 : threads, body);
+}
+
+// The elements of `view` as rows of its last dimension; a scalar is one row of one.
+struct RowCount {
+  int64_t rows;
+  int64_t columns;
+};
+RowCount rows_of(const Shape& shape);
+
+template <class Body>
+void Layout::each_run(int64_t begin, int64_t n, const Body& body) const {
+  int64_t index[kMaxRank] = {};
+  int64_t rest = begin;
+  int64_t offset = 0;
+  for (int d = rank - 1; d >= 0; --d) {
+    index[d] = sizes[d] > 0 ? rest % sizes[d] : 0;
+    rest = sizes[d] > 0 ? rest / sizes[d] : 0;
+    offset += index[d] * strides[d];
+  }
+  const auto width = static_cast<int64_t>(size_of(dtype));
+  const int last = rank - 1;
+  while (n > 0) {
+    const int64_t left = sizes[last] - index[last];
+    const int64_t run = n < left ? n : left;
+    body(data + offset * width, strides[last], run);
+    n -= run;
+    offset -= index[last] * strides[last];
+    index[last] = 0;
+    for (int d = last - 1; d >= 0 && n > 0; --d) {
+      offset += strides[d];
+      if (++index[d] < sizes[d]) break;
+      offset -= sizes[d] * strides[d];
+      index[d] = 0;
+    }
+  }
+}
+
+}  // namespace faultline::cpu

@@ -1,0 +1,162 @@
+// Layer normalisation over the last dimension (Ba, Kiros and Hinton, 2016).
+//   z = (x - mean) rstd, rstd = 1 / sqrt(var + epsilon), y = z weight + bias
+// Mean and variance are taken in f64, the variance in a second pass over the row.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/attributes.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/spans.h"
+#include "kernels/kernels.h"
+
+namespace faultline::cpu {
+namespace {
+
+// A weight or bias of one row, or null where there is none.
+class Parameter {
+ public:
+  explicit Parameter(const TensorView& view)
+      : layout_(view, view.shape),
+        source_(layout_),
+        n_(view.defined() ? view.numel() : 0),
+        values_(view.defined() ? source_.read(0, n_) : nullptr) {}
+  const float* values() const { return values_; }
+
+ private:
+  Layout layout_;
+  Source source_;
+  int64_t n_;
+  const float* values_;
+};
+
+void store(const TensorView& view, const Layout& layout, const float* values) {
+  Sink sink(layout);
+  const int64_t n = view.numel();
+  std::copy_n(values, n, sink.slot(0, n));
+  sink.commit(0, n);
+}
+
+}  // namespace
+
+void layer_norm(const KernelArgs& args) {
+  const TensorView& x = args.inputs[0];
+  const auto [rows, columns] = rows_of(x.shape);
+  const int64_t n = columns;
+  const double epsilon = args.attributes.as<LayerNormAttributes>().epsilon;
+  if (x.numel() == 0) return;
+  const Parameter weight(args.inputs[1]);
+  const Parameter bias(args.inputs[2]);
+  const RowSpans& spans = row_spans();
+  const Layout from(x, x.shape);
+  const Layout to(args.outputs[0], x.shape);
+  const Layout mean_to(args.outputs[1], args.outputs[1].shape);
+  const Layout rstd_to(args.outputs[2], args.outputs[2].shape);
+  for_rows(rows, n, args.threads, [&](int64_t begin, int64_t end) {
+    Source source(from);
+    Sink sink(to);
+    Sink means(mean_to);
+    Sink rstds(rstd_to);
+    for (int64_t row = begin; row < end; ++row) {
+      const float* values = source.read(row * n, n);
+      const double mean = spans.sum(values, n) / static_cast<double>(n);
+      const double variance = spans.sum_of_squares(values, n, mean) / static_cast<double>(n);
+      const auto rstd = static_cast<float>(1 / std::sqrt(variance + epsilon));
+      spans.normalize(values, weight.values(), bias.values(), sink.slot(row * n, n), n,
+                      static_cast<float>(mean), rstd);
+      sink.commit(row * n, n);
+      *means.slot(row, 1) = static_cast<float>(mean);
+      means.commit(row, 1);
+      *rstds.slot(row, 1) = rstd;
+      rstds.commit(row, 1);
+    }
+  });
+}
+
+namespace {
+
+// Rows are cut into at most this many parts, a border that only their count decides. Each adds up
+// its dweight and dbias; the parts are then added in order.
+constexpr int64_t kMostParts = 32;
+constexpr int64_t kFewestRows = 16;
+
+int64_t rows_per_part(int64_t rows) {
+  return std::max(kFewestRows, (rows + kMostParts - 1) / kMostParts);
+}
+
+struct Totals {
+  Totals(int64_t parts, int64_t columns)
+      : stride((columns + kTotalsMultiple - 1) / kTotalsMultiple * kTotalsMultiple),
+        values(static_cast<size_t>(2 * parts * stride)) {}
+  double* dweight(int64_t part) { return values.data() + 2 * part * stride; }
+  double* dbias(int64_t part) { return dweight(part) + stride; }
+
+  int64_t stride;
+  std::vector<double> values;
+};
+
+// The sums over all parts, of dweight or of dbias.
+void store_totals(const TensorView& view, Totals& totals, int64_t parts, int64_t offset) {
+  if (!view.defined()) return;
+  const int64_t n = view.numel();
+  std::vector<float> sums(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) {
+    double total = 0;
+    for (int64_t part = 0; part < parts; ++part) total += totals.dweight(part)[offset + i];
+    sums[static_cast<size_t>(i)] = static_cast<float>(total);
+  }
+  store(view, Layout(view, view.shape), sums.data());
+}
+
+}  // namespace
+
+// With g = dy weight: dx = rstd (g - mean(g) - z mean(g z)), dweight = sum over rows of dy z,
+// dbias = sum over rows of dy.
+void layer_norm_backward(const KernelArgs& args) {
+  const TensorView& x = args.inputs[1];
+  const auto [rows, columns] = rows_of(x.shape);
+  const int64_t n = columns;
+  const int64_t total_rows = rows;
+  const Parameter weight(args.inputs[2]);
+  const RowSpans& spans = row_spans();
+  const Layout dy_from(args.inputs[0], x.shape);
+  const Layout x_from(x, x.shape);
+  const Layout mean_from(args.inputs[3], args.inputs[3].shape);
+  const Layout rstd_from(args.inputs[4], args.inputs[4].shape);
+  const Layout dx_to(args.outputs[0], x.shape);
+  const int64_t piece = rows_per_part(total_rows);
+  const int64_t parts = (total_rows + piece - 1) / piece;
+  const bool wants_totals = args.outputs[1].defined() || args.outputs[2].defined();
+  Totals totals(wants_totals ? parts : 0, n);
+
+  const int threads = total_rows * n < kPiece ? 1 : args.threads;
+  for_pieces(n > 0 ? total_rows : 0, piece, threads, [&](int64_t begin, int64_t end) {
+    Source dy_source(dy_from);
+    Source x_source(x_from);
+    Source means(mean_from);
+    Source rstds(rstd_from);
+    Sink sink(dx_to);
+    for (int64_t row = begin; row < end; ++row) {
+      const float* dy = dy_source.read(row * n, n);
+      const float* values = x_source.read(row * n, n);
+      const float mean = *means.read(row, 1);
+      const float rstd = *rstds.read(row, 1);
+      if (wants_totals) {
+        spans.normalize_totals(dy, values, totals.dweight(begin / piece),
+                               totals.dbias(begin / piece), n, mean, rstd);
+      }
+      if (!args.outputs[0].defined()) continue;
+      double sums[2];
+      spans.normalize_sums(dy, values, weight.values(), n, mean, rstd, sums);
+      const auto count = static_cast<double>(n);
+      spans.normalize_backward(dy, values, weight.values(), sink.slot(row * n, n), n, mean, rstd,
+                               static_cast<float>(sums[0] / count),
+                               static_cast<float>(sums[1] / count));
+      sink.commit(row * n, n);
+    }
+  });
+  store_totals(args.outputs[1], totals, parts, 0);
+  store_totals(args.outputs[2], totals, parts, totals.stride);
+}
+
+}  // namespace faultline::cpu
