@@ -140,7 +140,12 @@ class Engine {
     const Tensor contribution = context.events.wanted<GradientEvent>() ? entry.sum : Tensor();
     // Moved out, so that the leaf's own handle does not count as somebody else.
     Tensor held = std::move(leaf->gradient);
-    leaf->gradient = context.seams.call<AccumulateSeam>(held, std::move(entry.sum));
+    try {
+      leaf->gradient = context.seams.call<AccumulateSeam>(held, std::move(entry.sum));
+    } catch (...) {
+      leaf->gradient = std::move(held);
+      throw;
+    }
     entry.sum = {};
     if (contribution.defined()) {
       context.events.emit(GradientEvent{leaf->name, tensor, contribution, leaf->gradient, first});
@@ -176,8 +181,9 @@ namespace {
 Tensor seed_of(const Tensor& root, const Tensor& seed) {
   require(requires_grad(root), "backward: {} does not require a gradient", describe(root));
   if (seed.defined()) {
-    require(seed.shape() == root.shape(), "backward: the seed is {} for a root {}", describe(seed),
-            describe(root));
+    require(seed.shape() == root.shape() && seed.dtype() == root.dtype(),
+            "backward: the seed is {} for a root {}; it needs the same shape and dtype",
+            describe(seed), describe(root));
     return seed;
   }
   require(root.numel() == 1, "backward: {} needs a seed (only a single element has the default 1)",

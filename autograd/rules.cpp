@@ -15,6 +15,7 @@ void broadcast_shape(std::span<const Tensor> inputs, const char* op,
 }
 
 void require_integers(const Tensor& tensor, const char* op, const char* what) {
+  require(tensor.defined(), "{}: needs {}, got an undefined tensor", op, what);
   require(tensor.dtype() == DType::i32 || tensor.dtype() == DType::i64,
           "{}: {} must be i32 or i64, got {}", op, what, describe(tensor));
 }
@@ -24,8 +25,15 @@ void require_floats(const Tensor& tensor, const char* op) {
 }
 
 void require_same_dtype(const Tensor& a, const Tensor& b, const char* op) {
+  require(a.defined() && b.defined(), "{}: needs two tensors, got {} and {}", op, describe(a),
+          describe(b));
   require(a.dtype() == b.dtype(), "{}: dtypes differ, {} and {}; cast one of them", op, describe(a),
           describe(b));
+}
+
+void require_alike(const Tensor& a, const Tensor& b, const char* op) {
+  require_same_dtype(a, b, op);
+  require(a.shape() == b.shape(), "{}: shapes differ, {} and {}", op, describe(a), describe(b));
 }
 
 }  // namespace faultline

@@ -16,7 +16,9 @@ void broadcast_shape(std::span<const Tensor> inputs, const char* op, std::span<O
 void require_integers(const Tensor& tensor, const char* op, const char* what);
 // Throws InvalidArgument unless the tensor holds a float.
 void require_floats(const Tensor& tensor, const char* op);
-// Throws InvalidArgument unless both have one dtype.
+// Throws InvalidArgument unless both are defined and have one dtype.
 void require_same_dtype(const Tensor& a, const Tensor& b, const char* op);
+// Throws InvalidArgument unless both have one shape and one dtype.
+void require_alike(const Tensor& a, const Tensor& b, const char* op);
 
 }  // namespace faultline

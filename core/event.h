@@ -50,6 +50,7 @@ class EventBus {
   void emit_to(const void* key, const void* event) const;
 
   mutable std::vector<std::weak_ptr<Entry>> entries_;
+  mutable int emitting_ = 0;  // emissions under way: handlers may emit
 };
 
 }  // namespace faultline

@@ -38,6 +38,19 @@ RULES(cross_entropy) = {
               {}};
     }};
 
-RULES(cross_entropy_backward) = {.shape = same_as_input};
+RULES(cross_entropy_backward) = {
+    .shape = [](std::span<const Tensor> inputs, const Attributes&, std::span<OutputSpec> outputs) {
+      constexpr const char* kOp = "cross_entropy_backward";
+      require(inputs.size() == 4, "{}: takes logits, labels, lse and dloss, got {} tensors", kOp,
+              inputs.size());
+      require_floats(inputs[0], kOp);
+      require_integers(inputs[1], kOp, "labels");
+      require_alike(inputs[2], inputs[3], kOp);
+      require(inputs[0].rank() == 2 && inputs[1].shape() == Shape{inputs[0].shape()[0]} &&
+                  inputs[2].shape() == inputs[1].shape(),
+              "{}: needs logits [N, V] and labels, lse, dloss [N], got {}, {}, {}", kOp,
+              describe(inputs[0]), describe(inputs[1]), describe(inputs[2]));
+      outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
+    }};
 
 }  // namespace faultline

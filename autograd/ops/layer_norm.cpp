@@ -50,7 +50,19 @@ RULES(layer_norm) = {
 
 RULES(layer_norm_backward) = {
     .shape = [](std::span<const Tensor> inputs, const Attributes&, std::span<OutputSpec> outputs) {
+      constexpr const char* kOp = "layer_norm_backward";
+      require(inputs.size() == 5, "{}: takes dy, x, weight, mean and rstd, got {} tensors", kOp,
+              inputs.size());
+      require_alike(inputs[0], inputs[1], kOp);
+      require_alike(inputs[3], inputs[4], kOp);
+      require_floats(inputs[1], kOp);
+      require(inputs[1].rank() >= 1 && inputs[1].shape()[-1] > 0, "{}: {} has no last dimension",
+              kOp, describe(inputs[1]));
       const Shape features{inputs[1].shape()[-1]};
+      require(inputs[3].numel() == inputs[1].numel() / features[0] &&
+                  (!inputs[2].defined() || inputs[2].shape() == features),
+              "{}: {} does not fit weight {} and mean {}", kOp, describe(inputs[1]),
+              describe(inputs[2]), describe(inputs[3]));
       outputs[0] = {inputs[1].shape(), inputs[1].dtype()};
       outputs[1] = {features, inputs[1].dtype()};
       outputs[2] = outputs[1];

@@ -52,7 +52,9 @@ Shape resolve(const Tensor& x, Shape shape, const char* op) {
       known *= shape[d];
     }
   }
-  if (unknown >= 0 && known > 0) shape[unknown] = x.numel() / known;
+  require(unknown < 0 || known != 0, "{}: in {} the size -1 of {} could be anything", op,
+          to_string(shape), describe(x));
+  if (unknown >= 0) shape[unknown] = x.numel() / known;
   require(numel(shape) == x.numel(), "{}: {} has {} elements and cannot become {}", op, describe(x),
           x.numel(), to_string(shape));
   return shape;
@@ -98,11 +100,11 @@ RULES(view) = {
 Tensor permute(const Tensor& x, const Dims& order, Site site) {
   require(order.rank() == x.rank(), "permute: order {} does not fit {}", to_string(order),
           describe(x));
-  Dims seen = order;
-  std::sort(seen.begin(), seen.end());
-  for (int d = 0; d < seen.rank(); ++d) {
-    require(seen[d] == d, "permute: order {} must name each of {} dimensions once",
-            to_string(order), x.rank());
+  uint32_t seen = 0;
+  for (const int64_t d : order) {
+    require(d >= 0 && d < x.rank() && (seen >> d & 1) == 0,
+            "permute: order {} must name each of {} dimensions once", to_string(order), x.rank());
+    seen |= 1U << d;
   }
   return apply(Op::permute, {x}, LayoutAttributes{order}, site);
 }
@@ -171,6 +173,11 @@ RULES(slice) = {.shape =
 RULES(slice_backward) = {.shape = [](std::span<const Tensor> inputs, const Attributes& attributes,
                                      std::span<OutputSpec> outputs) {
   const auto at = attributes.as<SliceAttributes>();
+  const bool fits = 0 <= at.dim && at.dim < inputs[0].rank() &&
+                    inputs[0].shape()[static_cast<int>(at.dim)] == at.length && at.begin >= 0 &&
+                    at.begin + at.length <= at.full_size;
+  require(fits, "slice_backward: {} is not [{}, {}) of dimension {} with size {}",
+          describe(inputs[0]), at.begin, at.begin + at.length, at.dim, at.full_size);
   outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
   outputs[0].shape[static_cast<int>(at.dim)] = at.full_size;
 }};
@@ -321,6 +328,13 @@ RULES(index_select_backward) = {.shape = [](std::span<const Tensor> inputs,
                                             const Attributes& attributes,
                                             std::span<OutputSpec> outputs) {
   const auto at = attributes.as<DimAttributes>();
+  constexpr const char* kOp = "index_select_backward";
+  require(inputs.size() == 2, "{}: takes dy and ids, got {} tensors", kOp, inputs.size());
+  require_integers(inputs[1], kOp, "ids");
+  require(0 <= at.dim && at.dim < inputs[0].rank() && inputs[1].rank() == 1 &&
+              inputs[0].shape()[static_cast<int>(at.dim)] == inputs[1].numel(),
+          "{}: {} does not fit ids {} along dimension {}", kOp, describe(inputs[0]),
+          describe(inputs[1]), at.dim);
   outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
   outputs[0].shape[static_cast<int>(at.dim)] = at.full_size;
 }};

@@ -13,7 +13,10 @@ double product_flops(const KernelArgs& args) {
          static_cast<double>(args.inputs[0].shape[-1]);
 }
 
-Tensor rows(const Tensor& x) { return reshape(x, {-1, x.shape()[-1]}); }
+// x as a matrix of its last dimension; written out because a size of -1 cannot stand beside 0.
+Tensor rows(const Tensor& x) {
+  return reshape(x, {numel(x.shape().without(x.rank() - 1)), x.shape()[-1]});
+}
 
 }  // namespace
 
@@ -80,7 +83,7 @@ RULES(linear) = {
       Tensor dx;
       Tensor dw;
       Tensor db;
-      if (saved.wants(0)) dx = matmul(dy.rank() == 1 ? reshape(dy, {1, -1}) : dy, saved.input(1));
+      if (saved.wants(0)) dx = matmul(dy.rank() == 1 ? rows(dy) : dy, saved.input(1));
       if (saved.wants(0) && dy.rank() == 1) dx = reshape(dx, saved.input_shape(0));
       if (saved.wants(1)) dw = matmul(transpose(rows(dy), 0, 1), rows(saved.input(0)));
       if (saved.wants(2)) db = sum(rows(dy), {0});

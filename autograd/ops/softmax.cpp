@@ -4,11 +4,23 @@
 namespace faultline {
 namespace {
 
-void softmax_shape(std::span<const Tensor> inputs, const Attributes&,
-                   std::span<OutputSpec> outputs) {
-  require_floats(inputs[0], "softmax");
-  require(inputs[0].rank() >= 1, "softmax: needs at least one dimension");
+template <Op kOp>
+void row_shape(std::span<const Tensor> inputs, const Attributes&, std::span<OutputSpec> outputs) {
+  const char* op = definition(kOp).name;
+  require_floats(inputs[0], op);
+  require(inputs[0].rank() >= 1, "{}: needs at least one dimension, got {}", op,
+          describe(inputs[0]));
   outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
+}
+
+// dy and y are alike.
+template <Op kOp>
+void row_backward_shape(std::span<const Tensor> inputs, const Attributes& attributes,
+                        std::span<OutputSpec> outputs) {
+  const char* op = definition(kOp).name;
+  require(inputs.size() == 2, "{}: takes dy and y, got {} tensors", op, inputs.size());
+  require_alike(inputs[0], inputs[1], op);
+  row_shape<kOp>(inputs, attributes, outputs);
 }
 
 }  // namespace
@@ -16,19 +28,19 @@ void softmax_shape(std::span<const Tensor> inputs, const Attributes&,
 // y_i = exp(x_i - max x) / sum_j exp(x_j - max x) over the last dimension.
 // dx = y (dy - sum(y dy)).
 Tensor softmax(const Tensor& x, Site site) { return apply(Op::softmax, {x}, {}, site); }
-RULES(softmax) = {.shape = softmax_shape,
+RULES(softmax) = {.shape = row_shape<Op::softmax>,
                   .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {
                     return {apply(Op::softmax_backward, {grads[0], saved.output(0)})};
                   }};
-RULES(softmax_backward) = {.shape = same_as_input};
+RULES(softmax_backward) = {.shape = row_backward_shape<Op::softmax_backward>};
 
 // y_i = x_i - max x - log sum_j exp(x_j - max x); dx = dy - exp(y) sum(dy).
 Tensor log_softmax(const Tensor& x, Site site) { return apply(Op::log_softmax, {x}, {}, site); }
-RULES(log_softmax) = {.shape = softmax_shape,
+RULES(log_softmax) = {.shape = row_shape<Op::log_softmax>,
                       .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {
                         return {apply(Op::log_softmax_backward, {grads[0], saved.output(0)})};
                       }};
-RULES(log_softmax_backward) = {.shape = same_as_input};
+RULES(log_softmax_backward) = {.shape = row_backward_shape<Op::log_softmax_backward>};
 
 // Softmax over the visible keys only. A forbidden key has weight 0, so the softmax derivative gives
 // it 0; a row with no visible key is all zeros, and so is its gradient.
