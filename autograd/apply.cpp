@@ -24,10 +24,11 @@ void validate(const OpDefinition& op, std::span<const Tensor> inputs) {
   require(!inputs.empty() && static_cast<int>(inputs.size()) <= op.inputs,
           "{}: takes 1 to {} tensors, got {}", op.name, op.inputs, inputs.size());
   require(inputs[0].defined(), "{}: the first input is undefined", op.name);
+  const DeviceRuntime& device = inputs[0].device();
   for (const Tensor& input : inputs) {
-    require(!input.defined() || &input.device() == &inputs[0].device(),
-            "{}: inputs are on {} and {}; move them to one device", op.name,
-            inputs[0].device().name(), input.defined() ? input.device().name() : "");
+    if (!input.defined() || &input.device() == &device) continue;
+    fail("{}: inputs are on {} and {}; move them to one device", op.name, device.name(),
+         input.device().name());
   }
 }
 

@@ -179,15 +179,15 @@ class Engine {
 namespace {
 
 Tensor seed_of(const Tensor& root, const Tensor& seed) {
-  require(requires_grad(root), "backward: {} does not require a gradient", describe(root));
+  require(requires_grad(root), "backward: {} does not require a gradient", root);
   if (seed.defined()) {
     require(seed.shape() == root.shape() && seed.dtype() == root.dtype(),
-            "backward: the seed is {} for a root {}; it needs the same shape and dtype",
-            describe(seed), describe(root));
+            "backward: the seed is {} for a root {}; it needs the same shape and dtype", seed,
+            root);
     return seed;
   }
   require(root.numel() == 1, "backward: {} needs a seed (only a single element has the default 1)",
-          describe(root));
+          root);
   return full(root.shape(), 1, root.dtype());
 }
 
@@ -210,7 +210,7 @@ std::vector<Tensor> gradients(const Tensor& output, std::span<const Tensor> leav
   std::vector<Tensor> result;
   for (const Tensor& leaf : leaves) {
     require(requires_grad(leaf) && leaf.autograd()->producer == nullptr,
-            "gradients: {} is not a leaf that requires a gradient", describe(leaf));
+            "gradients: {} is not a leaf that requires a gradient", leaf);
     const Tensor found = engine.captured(leaf);
     result.push_back(found.defined() ? found : zeros(leaf.shape(), leaf.dtype()));
   }

@@ -22,7 +22,7 @@ constexpr int64_t kMostSingleOutputs = 64;
 void check_inputs(const std::vector<Tensor>& inputs, const char* method) {
   for (const Tensor& input : inputs) {
     require(!is_floating(input.dtype()) || input.dtype() == DType::f64,
-            "{}: floating inputs must be f64, got {}; use cast", method, describe(input));
+            "{}: floating inputs must be f64, got {}; use cast", method, input);
   }
 }
 
@@ -30,7 +30,7 @@ Tensor call(const TensorFunction& f, const std::vector<Tensor>& inputs, DType wa
             const char* method) {
   Tensor output = f(inputs);
   require(output.dtype() == wanted, "{}: the function must return {} here, got {}", method,
-          name(wanted), describe(output));
+          name(wanted), output);
   return output;
 }
 
@@ -57,6 +57,7 @@ std::vector<std::vector<double>> reverse_mode(const TensorFunction& f,
                [](const Tensor& leaf) { return requires_grad(leaf); });
   const std::vector<Tensor> found = gradients(output, wanted, tensor(cotangent, output.shape()));
   std::vector<std::vector<double>> result;
+  result.reserve(leaves.size());
   size_t next = 0;
   for (const Tensor& leaf : leaves) {
     result.push_back(requires_grad(leaf) ? found[next++].to_vector<double>()
@@ -96,6 +97,7 @@ class Comparison {
       cotangents.back()[static_cast<size_t>(j)] = 1;
     }
     std::vector<std::vector<std::vector<double>>> reverse;
+    reverse.reserve(cotangents.size());
     for (const auto& cotangent : cotangents) {
       reverse.push_back(reverse_mode(f_, inputs_, cotangent, method_));
     }
@@ -168,7 +170,7 @@ double sum_of_magnitudes(const std::vector<double>& values) {
 GradcheckReport gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs) {
   constexpr const char* kMethod = "central differences";
   check_inputs(inputs, kMethod);
-  const auto values_at = [&](int input, std::vector<double> values) {
+  const auto values_at = [&](int input, const std::vector<double>& values) {
     const NoGrad off;
     std::vector<Tensor> moved = inputs;
     auto& slot = moved[static_cast<size_t>(input)];

@@ -17,23 +17,21 @@ void broadcast_shape(std::span<const Tensor> inputs, const char* op,
 void require_integers(const Tensor& tensor, const char* op, const char* what) {
   require(tensor.defined(), "{}: needs {}, got an undefined tensor", op, what);
   require(tensor.dtype() == DType::i32 || tensor.dtype() == DType::i64,
-          "{}: {} must be i32 or i64, got {}", op, what, describe(tensor));
+          "{}: {} must be i32 or i64, got {}", op, what, tensor);
 }
 
 void require_floats(const Tensor& tensor, const char* op) {
-  require(is_floating(tensor.dtype()), "{}: needs a float dtype, got {}", op, describe(tensor));
+  require(is_floating(tensor.dtype()), "{}: needs a float dtype, got {}", op, tensor);
 }
 
 void require_same_dtype(const Tensor& a, const Tensor& b, const char* op) {
-  require(a.defined() && b.defined(), "{}: needs two tensors, got {} and {}", op, describe(a),
-          describe(b));
-  require(a.dtype() == b.dtype(), "{}: dtypes differ, {} and {}; cast one of them", op, describe(a),
-          describe(b));
+  require(a.defined() && b.defined(), "{}: needs two tensors, got {} and {}", op, a, b);
+  require(a.dtype() == b.dtype(), "{}: dtypes differ, {} and {}; cast one of them", op, a, b);
 }
 
 void require_alike(const Tensor& a, const Tensor& b, const char* op) {
   require_same_dtype(a, b, op);
-  require(a.shape() == b.shape(), "{}: shapes differ, {} and {}", op, describe(a), describe(b));
+  require(a.shape() == b.shape(), "{}: shapes differ, {} and {}", op, a, b);
 }
 
 }  // namespace faultline

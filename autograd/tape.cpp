@@ -30,7 +30,7 @@ AutogradMeta& leaf_meta(const Tensor& tensor, const char* what) {
 
 void set_requires_grad(const Tensor& tensor, bool value) {
   require(is_floating(tensor.dtype()),
-          "requires_grad: {} cannot have a gradient; use a float dtype", describe(tensor));
+          "requires_grad: {} cannot have a gradient; use a float dtype", tensor);
   leaf_meta(tensor, "requires_grad").requires_grad = value;
 }
 
@@ -39,7 +39,7 @@ Tensor gradient(const Tensor& leaf) { return leaf_meta(leaf, "gradient").gradien
 void clear_gradient(const Tensor& leaf) { leaf_meta(leaf, "clear_gradient").gradient = {}; }
 
 void add_gradient_hook(const Tensor& tensor, GradientHook hook) {
-  require(requires_grad(tensor), "add_gradient_hook: {} has no gradient", describe(tensor));
+  require(requires_grad(tensor), "add_gradient_hook: {} has no gradient", tensor);
   AutogradMeta& meta = *tensor.autograd();
   if (meta.producer == nullptr) {
     meta.hooks.push_back(std::move(hook));

@@ -1,5 +1,7 @@
 #include "core/shape.h"
 
+#include <fmt/format.h>
+
 #include "core/error.h"
 
 namespace faultline {
@@ -28,10 +30,10 @@ int64_t numel(const Shape& shape) {
   int64_t count = 1;
   bool has_zero = false;
   for (const int64_t size : shape) {
-    require(size >= 0, "shape: sizes must not be negative, got {}", to_string(shape));
+    require(size >= 0, "shape: sizes must not be negative, got {}", shape);
     has_zero = has_zero || size == 0;
     require(size == 0 || !__builtin_mul_overflow(count, size, &count),
-            "shape: {} has more elements than 2^63 - 1", to_string(shape));
+            "shape: {} has more elements than 2^63 - 1", shape);
   }
   return has_zero ? 0 : count;
 }
@@ -56,7 +58,7 @@ Shape broadcast(const Shape& a, const Shape& b, const char* op) {
     require(x == y || x == 1 || y == 1,
             "{}: shapes {} and {} do not broadcast: sizes {} and {} differ in dimension {} from "
             "the right and neither is 1",
-            op, to_string(a), to_string(b), x, y, d);
+            op, a, b, x, y, d);
     result.push_back(x == 1 ? y : x);
   }
   return result;
@@ -85,3 +87,9 @@ std::string to_string(const Dims& dims) {
 }
 
 }  // namespace faultline
+
+auto fmt::formatter<faultline::Dims>::format(const faultline::Dims& dims,
+                                             fmt::format_context& context) const
+    -> fmt::format_context::iterator {
+  return fmt::formatter<std::string_view>::format(faultline::to_string(dims), context);
+}

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace faultline {
 
@@ -61,7 +64,13 @@ Strides broadcast_strides(const Shape& from, const Strides& strides, const Shape
 // `dim` in [-rank, rank) as [0, rank); throws InvalidArgument naming `op` otherwise.
 int normalize_dim(int64_t dim, int rank, const char* op);
 
-// "[2, 3]".
+// "[2, 3]". Inside require() and fail() write the Dims itself: it is formatted only on an error.
 std::string to_string(const Dims& dims);
 
 }  // namespace faultline
+
+template <>
+struct fmt::formatter<faultline::Dims> : fmt::formatter<std::string_view> {
+  auto format(const faultline::Dims& dims, fmt::format_context& context) const
+      -> fmt::format_context::iterator;
+};

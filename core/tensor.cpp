@@ -1,5 +1,7 @@
 #include "core/tensor.h"
 
+#include <fmt/format.h>
+
 #include <complex>
 
 #include "core/context.h"
@@ -108,7 +110,7 @@ std::vector<T> Tensor::to_vector() const {
 
 template <class T>
 T Tensor::item() const {
-  require(numel() == 1, "item: expected one element, got {}", describe(*this));
+  require(numel() == 1, "item: expected one element, got {}", *this);
   return to_vector<T>()[0];
 }
 
@@ -117,8 +119,7 @@ void Tensor::assign(std::span<const T> values, const char* writer) {
   require(dtype() == dtype_of<T>(), "assign: the tensor holds {}, the values are {}", name(dtype()),
           name(dtype_of<T>()));
   require(static_cast<int64_t>(values.size()) == numel() && is_contiguous(),
-          "assign: expected {} contiguous elements for {}, got {}", numel(), describe(*this),
-          values.size());
+          "assign: expected {} contiguous elements for {}, got {}", numel(), *this, values.size());
   mark_written(writer);
   device().copy_from_host(view().data, values.data(), values.size_bytes());
 }
@@ -126,8 +127,7 @@ void Tensor::assign(std::span<const T> values, const char* writer) {
 template <class T>
 Tensor tensor(std::span<const T> values, const Shape& shape, Site site) {
   require(static_cast<int64_t>(values.size()) == numel(shape),
-          "tensor: shape {} needs {} elements, got {}", to_string(shape), numel(shape),
-          values.size());
+          "tensor: shape {} needs {} elements, got {}", shape, numel(shape), values.size());
   Tensor result = empty(shape, dtype_of<T>(), "tensor", site);
   result.device().copy_from_host(result.view().data, values.data(), values.size_bytes());
   return result;
@@ -176,3 +176,9 @@ std::string describe(const Tensor& tensor) {
 }
 
 }  // namespace faultline
+
+auto fmt::formatter<faultline::Tensor>::format(const faultline::Tensor& tensor,
+                                               fmt::format_context& context) const
+    -> fmt::format_context::iterator {
+  return fmt::formatter<std::string_view>::format(faultline::describe(tensor), context);
+}

@@ -125,7 +125,14 @@ Tensor tensor(std::initializer_list<T> values, Site site = Site::here()) {
                 {static_cast<int64_t>(values.size())}, site);
 }
 
-// "f32[2, 3]", or "undefined".
+// "f32[2, 3]", or "undefined". Inside require() and fail() write the tensor itself: it is formatted
+// only on an error.
 std::string describe(const Tensor& tensor);
 
 }  // namespace faultline
+
+template <>
+struct fmt::formatter<faultline::Tensor> : fmt::formatter<std::string_view> {
+  auto format(const faultline::Tensor& tensor, fmt::format_context& context) const
+      -> fmt::format_context::iterator;
+};

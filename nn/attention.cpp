@@ -16,7 +16,7 @@ namespace {
 
 Tensor weights_of(const Tensor& q_BHQD, const Tensor& k_BHKD, const Mask& mask, double scale) {
   const Tensor scores_BHQK = matmul(q_BHQD, transpose(k_BHKD, -2, -1));
-  const Tensor weights_BHQK =
+  Tensor weights_BHQK =
       Context::current().seams.call<AttentionWeightsSeam>(scores_BHQK, mask, scale);
   observe("attention", {scores_BHQK, weights_BHQK, mask.key_valid, mask.documents},
           MaskAttributes{mask.causal, mask.query_offset, scale});
@@ -49,11 +49,12 @@ Tensor SelfAttention::operator()(const Tensor& x_BTC, const Mask& mask) {
     const int64_t B = x_BTC.size(0);
     const int64_t T = x_BTC.size(1);
     const int64_t C = x_BTC.size(2);
+    const int64_t D = C / num_heads_;
     const auto heads = [&](const Tensor& part_BTC) {
-      return permute(reshape(part_BTC, {B, T, num_heads_, C / num_heads_}), {0, 2, 1, 3});
+      return permute(reshape(part_BTC, {B, T, num_heads_, D}), {0, 2, 1, 3});
     };
     const auto [q, k, v] = split3(qkv_(x_BTC));
-    const double scale = 1.0 / std::sqrt(static_cast<double>(C / num_heads_));
+    const double scale = 1.0 / std::sqrt(static_cast<double>(D));
     const Tensor weights_BHTT = weights_dropout_(weights_of(heads(q), heads(k), mask, scale));
     const Tensor y_BHTD = matmul(weights_BHTT, heads(v));
     return proj_(reshape(permute(y_BHTD, {0, 2, 1, 3}), {B, T, C}));

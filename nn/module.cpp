@@ -78,11 +78,11 @@ void Module::load(const State& given) {
   for (const auto& [name, tensor] : own.tensors) {
     const Tensor& value = given.tensor(name);
     require(value.shape() == tensor.shape(), "model: '{}' is {} here and {} in the state", name,
-            describe(tensor), describe(value));
+            tensor, value);
   }
   for (const auto& [name, tensor] : given.tensors) {
     require(own.tensors.contains(name), "model: the state holds '{}' ({}), which this model lacks",
-            name, describe(tensor));
+            name, tensor);
   }
   const NoGrad off;
   for (const auto& [name, tensor] : own.tensors) copy_(tensor, given.tensor(name));

@@ -20,7 +20,7 @@ Clip clip_by_global_norm(const std::vector<Parameter*>& parameters, double max_n
     const Tensor gradient = parameter->gradient();
     if (!gradient.defined()) continue;
     require(gradient.dtype() == DType::f32, "clip: the gradient of {} is {}, expected f32",
-            parameter->name(), describe(gradient));
+            parameter->name(), gradient);
     held.push_back(contiguous(gradient));
     const TensorView view = held.back().view();
     rows.push_back({view.as<float>(), view.numel()});

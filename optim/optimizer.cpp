@@ -39,7 +39,7 @@ Optimizer::Optimizer(const char* name, std::vector<ParameterGroup> groups,
               parameter->name());
       require(parameter->value().dtype() == DType::f32 && parameter->value().is_contiguous(),
               "{}: parameter {} must be contiguous f32, got {}", name_, parameter->name(),
-              describe(parameter->value()));
+              parameter->value());
       Entry entry{parameter, {}};
       for (size_t i = 0; i < slots_.size(); ++i) {
         entry.slots.push_back(zeros(parameter->value().shape()));
@@ -85,7 +85,7 @@ void Optimizer::update_group(size_t group, const Tensor& factor) {
     const Tensor& value = entry.parameter->value();
     require(gradient.dtype() == DType::f32 && gradient.shape() == value.shape(),
             "{}: the gradient of {} is {}, the parameter {}", name_, entry.parameter->name(),
-            describe(gradient), describe(value));
+            gradient, value);
     gradients.push_back(contiguous(gradient));
     const auto memory = [](const Tensor& t) { return reinterpret_cast<float*>(t.view().data); };
     UpdateTensors row{memory(value), memory(gradients.back()), nullptr, nullptr, value.numel()};
@@ -127,13 +127,11 @@ void Optimizer::load(const State& given) {
   for (const auto& [name, tensor] : own.tensors) {
     const Tensor& value = given.tensor(name);
     require(value.shape() == tensor.shape() && value.dtype() == tensor.dtype(),
-            "{}: '{}' is {} here and {} in the state", name_, name, describe(tensor),
-            describe(value));
+            "{}: '{}' is {} here and {} in the state", name_, name, tensor, value);
   }
   for (const auto& [name, tensor] : given.tensors) {
     require(own.tensors.contains(name),
-            "{}: the state holds '{}' ({}), which no parameter here has", name_, name,
-            describe(tensor));
+            "{}: the state holds '{}' ({}), which no parameter here has", name_, name, tensor);
   }
   const int64_t applied = given.integer("applied");
   const NoGrad off;

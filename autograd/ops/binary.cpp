@@ -123,7 +123,7 @@ RULES(where) = {
     .shape =
         [](std::span<const Tensor> inputs, const Attributes&, std::span<OutputSpec> outputs) {
           require(inputs.size() == 3 && inputs[0].dtype() == DType::boolean,
-                  "where: needs a bool condition and two tensors, got {}", describe(inputs[0]));
+                  "where: needs a bool condition and two tensors, got {}", inputs[0]);
           require_same_dtype(inputs[1], inputs[2], "where");
           const Shape values = broadcast(inputs[1].shape(), inputs[2].shape(), "where");
           outputs[0] = {broadcast(inputs[0].shape(), values, "where"), inputs[1].dtype()};

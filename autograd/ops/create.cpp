@@ -28,7 +28,7 @@ void prepare_write(const Tensor& x, const char* op) {
   require(!Context::current().gradients || !requires_grad(x),
           "{}: {} requires a gradient and cannot be written in place; use NoGrad, or an op that "
           "gives a new tensor",
-          op, describe(x));
+          op, x);
   x.mark_written(op);
 }
 
@@ -76,15 +76,14 @@ void fill_(const Tensor& x, double value) {
 }
 
 void copy_(const Tensor& x, const Tensor& from) {
-  require(x.shape() == from.shape(), "copy_: {} cannot take {}", describe(x), describe(from));
+  require(x.shape() == from.shape(), "copy_: {} cannot take {}", x, from);
   prepare_write(x, "copy_");
   run(kernels::copy, x, {}, from, Site::here());
 }
 
 void accumulate_(const Tensor& x, const Tensor& y) {
-  require(x.shape() == y.shape() && x.dtype() == y.dtype(), "accumulate_: {} cannot take {}",
-          describe(x), describe(y));
-  require(x.is_contiguous(), "accumulate_: {} must be contiguous", describe(x));
+  require(x.shape() == y.shape() && x.dtype() == y.dtype(), "accumulate_: {} cannot take {}", x, y);
+  require(x.is_contiguous(), "accumulate_: {} must be contiguous", x);
   prepare_write(x, "accumulate_");
   run(kernels::accumulate, x, {}, y.is_contiguous() ? y : clone(y), Site::here());
 }

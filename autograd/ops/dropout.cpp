@@ -17,7 +17,7 @@ RULES(dropout) = {
           require(inputs.size() == 2 && inputs[1].defined() && inputs[1].dtype() == DType::i64 &&
                       inputs[1].shape() == Shape{3},
                   "dropout: needs a key i64[3] of seed, step and first sequence, got {}",
-                  describe(inputs[1]));
+                  inputs[1]);
           outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
         },
     .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {

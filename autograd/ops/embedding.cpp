@@ -12,11 +12,11 @@ RULES(embedding) = {
     .shape =
         [](std::span<const Tensor> inputs, const Attributes&, std::span<OutputSpec> outputs) {
           require(inputs.size() == 2 && inputs[0].rank() == 2,
-                  "embedding: needs a weight [V, C] and ids, got {}", describe(inputs[0]));
+                  "embedding: needs a weight [V, C] and ids, got {}", inputs[0]);
           require_floats(inputs[0], "embedding");
           require_integers(inputs[1], "embedding", "ids");
           require(inputs[1].rank() < kMaxRank, "embedding: ids {} have too many dimensions",
-                  describe(inputs[1]));
+                  inputs[1]);
           Shape shape = inputs[1].shape();
           shape.push_back(inputs[0].shape()[1]);
           outputs[0] = {shape, inputs[0].dtype()};
@@ -35,7 +35,7 @@ RULES(embedding_backward) = {.shape = [](std::span<const Tensor> inputs,
   require_integers(inputs[1], kOp, "ids");
   require(
       inputs[0].rank() >= 1 && inputs[0].shape().without(inputs[0].rank() - 1) == inputs[1].shape(),
-      "{}: dy {} must be rows for ids {}", kOp, describe(inputs[0]), describe(inputs[1]));
+      "{}: dy {} must be rows for ids {}", kOp, inputs[0], inputs[1]);
   // Many rows meet in one: 16-bit gradients are summed in f32, and the engine rounds once.
   const DType dtype = inputs[0].dtype();
   outputs[0] = {{attributes.as<DimAttributes>().full_size, inputs[0].shape()[-1]},

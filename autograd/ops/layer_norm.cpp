@@ -8,7 +8,7 @@ void check_affine(const Tensor& x, const Tensor& parameter, const char* what) {
   if (!parameter.defined()) return;
   require_same_dtype(x, parameter, "layer_norm");
   require(parameter.shape() == Shape{x.shape()[-1]}, "layer_norm: {} must be [{}], got {}", what,
-          x.shape()[-1], describe(parameter));
+          x.shape()[-1], parameter);
 }
 
 // Statistics are kept in f32 for 16-bit inputs.
@@ -30,8 +30,7 @@ RULES(layer_norm) = {
           const Tensor& x = inputs[0];
           require(inputs.size() == 3, "layer_norm: takes x, weight, bias");
           require_floats(x, "layer_norm");
-          require(x.rank() >= 1 && x.shape()[-1] > 0, "layer_norm: {} has no last dimension",
-                  describe(x));
+          require(x.rank() >= 1 && x.shape()[-1] > 0, "layer_norm: {} has no last dimension", x);
           check_affine(x, inputs[1], "weight");
           check_affine(x, inputs[2], "bias");
           const Shape statistics{x.numel() / x.shape()[-1]};
@@ -57,12 +56,11 @@ RULES(layer_norm_backward) = {
       require_alike(inputs[3], inputs[4], kOp);
       require_floats(inputs[1], kOp);
       require(inputs[1].rank() >= 1 && inputs[1].shape()[-1] > 0, "{}: {} has no last dimension",
-              kOp, describe(inputs[1]));
+              kOp, inputs[1]);
       const Shape features{inputs[1].shape()[-1]};
       require(inputs[3].numel() == inputs[1].numel() / features[0] &&
                   (!inputs[2].defined() || inputs[2].shape() == features),
-              "{}: {} does not fit weight {} and mean {}", kOp, describe(inputs[1]),
-              describe(inputs[2]), describe(inputs[3]));
+              "{}: {} does not fit weight {} and mean {}", kOp, inputs[1], inputs[2], inputs[3]);
       outputs[0] = {inputs[1].shape(), inputs[1].dtype()};
       outputs[1] = {features, inputs[1].dtype()};
       outputs[2] = outputs[1];

@@ -46,17 +46,16 @@ Shape resolve(const Tensor& x, Shape shape, const char* op) {
   int64_t known = 1;
   for (int d = 0; d < shape.rank(); ++d) {
     if (shape[d] == -1) {
-      require(unknown < 0, "{}: at most one size may be -1, got {}", op, to_string(shape));
+      require(unknown < 0, "{}: at most one size may be -1, got {}", op, shape);
       unknown = d;
     } else {
       known *= shape[d];
     }
   }
-  require(unknown < 0 || known != 0, "{}: in {} the size -1 of {} could be anything", op,
-          to_string(shape), describe(x));
+  require(unknown < 0 || known != 0, "{}: in {} the size -1 of {} could be anything", op, shape, x);
   if (unknown >= 0) shape[unknown] = x.numel() / known;
-  require(numel(shape) == x.numel(), "{}: {} has {} elements and cannot become {}", op, describe(x),
-          x.numel(), to_string(shape));
+  require(numel(shape) == x.numel(), "{}: {} has {} elements and cannot become {}", op, x,
+          x.numel(), shape);
   return shape;
 }
 
@@ -92,18 +91,17 @@ RULES(view) = {
         [](const Tensor& x, const Attributes&, const OutputSpec& spec, int) {
           const auto strides = view_strides(x.view(), spec.shape);
           require(strides.has_value(),
-                  "view: {} with strides {} cannot be seen as {} without a copy; use reshape",
-                  describe(x), to_string(x.strides()), to_string(spec.shape));
+                  "view: {} with strides {} cannot be seen as {} without a copy; use reshape", x,
+                  x.strides(), spec.shape);
           return x.alias(spec.shape, *strides);
         }};
 
 Tensor permute(const Tensor& x, const Dims& order, Site site) {
-  require(order.rank() == x.rank(), "permute: order {} does not fit {}", to_string(order),
-          describe(x));
+  require(order.rank() == x.rank(), "permute: order {} does not fit {}", order, x);
   uint32_t seen = 0;
   for (const int64_t d : order) {
     require(d >= 0 && d < x.rank() && (seen >> d & 1) == 0,
-            "permute: order {} must name each of {} dimensions once", to_string(order), x.rank());
+            "permute: order {} must name each of {} dimensions once", order, x.rank());
     seen |= 1U << d;
   }
   return apply(Op::permute, {x}, LayoutAttributes{order}, site);
@@ -146,8 +144,7 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t begin, int64_t end, Site site
   const int64_t from = begin < 0 ? begin + size : begin;
   const int64_t to = end < 0 ? end + size : end;
   require(0 <= from && from <= to && to <= size,
-          "slice: [{}, {}) is not inside dimension {} of {} (size {})", begin, end, d, describe(x),
-          size);
+          "slice: [{}, {}) is not inside dimension {} of {} (size {})", begin, end, d, x, size);
   return apply(Op::slice, {x}, SliceAttributes{d, from, to - from}, site);
 }
 
@@ -176,8 +173,8 @@ RULES(slice_backward) = {.shape = [](std::span<const Tensor> inputs, const Attri
   const bool fits = 0 <= at.dim && at.dim < inputs[0].rank() &&
                     inputs[0].shape()[static_cast<int>(at.dim)] == at.length && at.begin >= 0 &&
                     at.begin + at.length <= at.full_size;
-  require(fits, "slice_backward: {} is not [{}, {}) of dimension {} with size {}",
-          describe(inputs[0]), at.begin, at.begin + at.length, at.dim, at.full_size);
+  require(fits, "slice_backward: {} is not [{}, {}) of dimension {} with size {}", inputs[0],
+          at.begin, at.begin + at.length, at.dim, at.full_size);
   outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
   outputs[0].shape[static_cast<int>(at.dim)] = at.full_size;
 }};
@@ -202,7 +199,7 @@ RULES(split3) = {
         [](std::span<const Tensor> inputs, const Attributes&, std::span<OutputSpec> outputs) {
           const Tensor& x = inputs[0];
           require(x.rank() >= 1 && x.shape()[-1] % 3 == 0,
-                  "split3: the last size of {} is not a multiple of 3", describe(x));
+                  "split3: the last size of {} is not a multiple of 3", x);
           for (OutputSpec& output : outputs) {
             output = {x.shape(), x.dtype()};
             output.shape[-1] /= 3;
@@ -223,8 +220,7 @@ RULES(split3) = {
         }};
 
 Tensor expand(const Tensor& x, const Shape& shape, Site site) {
-  require(broadcast(x.shape(), shape, "expand") == shape, "expand: {} cannot become {}",
-          describe(x), to_string(shape));
+  require(broadcast(x.shape(), shape, "expand") == shape, "expand: {} cannot become {}", x, shape);
   return apply(Op::expand, {x}, LayoutAttributes{shape}, site);
 }
 RULES(expand) = {
@@ -282,8 +278,7 @@ RULES(cat) = {.shape =
                       require_same_dtype(inputs[0], input, "cat");
                       require(input.rank() == shape.rank() &&
                                   input.shape().without(dim) == shape.without(dim),
-                              "cat: {} and {} differ outside dimension {}", describe(inputs[0]),
-                              describe(input), dim);
+                              "cat: {} and {} differ outside dimension {}", inputs[0], input, dim);
                       shape[dim] += input.shape()[dim];
                     }
                     outputs[0] = {shape, inputs[0].dtype()};
@@ -311,7 +306,7 @@ RULES(index_select) = {
           require(inputs.size() == 2, "index_select: needs a tensor and ids");
           require_integers(inputs[1], "index_select", "ids");
           require(inputs[1].rank() == 1, "index_select: ids must have one dimension, got {}",
-                  describe(inputs[1]));
+                  inputs[1]);
           outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
           outputs[0].shape[static_cast<int>(attributes.as<DimAttributes>().dim)] =
               inputs[1].numel();
@@ -333,8 +328,7 @@ RULES(index_select_backward) = {.shape = [](std::span<const Tensor> inputs,
   require_integers(inputs[1], kOp, "ids");
   require(0 <= at.dim && at.dim < inputs[0].rank() && inputs[1].rank() == 1 &&
               inputs[0].shape()[static_cast<int>(at.dim)] == inputs[1].numel(),
-          "{}: {} does not fit ids {} along dimension {}", kOp, describe(inputs[0]),
-          describe(inputs[1]), at.dim);
+          "{}: {} does not fit ids {} along dimension {}", kOp, inputs[0], inputs[1], at.dim);
   outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
   outputs[0].shape[static_cast<int>(at.dim)] = at.full_size;
 }};

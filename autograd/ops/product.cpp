@@ -32,13 +32,12 @@ RULES(matmul) = {
           const Tensor& a = inputs[0];
           const Tensor& b = inputs[1];
           require(a.rank() >= 2 && b.rank() >= 2,
-                  "matmul: needs at least two dimensions each, got {} and {}", describe(a),
-                  describe(b));
+                  "matmul: needs at least two dimensions each, got {} and {}", a, b);
           require_same_dtype(a, b, "matmul");
           require_floats(a, "matmul");
           require(a.shape()[-1] == b.shape()[-2],
-                  "matmul: {} and {} do not fit: the inner sizes are {} and {}", describe(a),
-                  describe(b), a.shape()[-1], b.shape()[-2]);
+                  "matmul: {} and {} do not fit: the inner sizes are {} and {}", a, b,
+                  a.shape()[-1], b.shape()[-2]);
           Shape shape = broadcast(leading(a.shape()), leading(b.shape()), "matmul");
           shape.push_back(a.shape()[-2]);
           shape.push_back(b.shape()[-1]);
@@ -67,14 +66,14 @@ RULES(linear) = {
           require_same_dtype(x, weight, "linear");
           require_floats(x, "linear");
           require(x.rank() >= 1 && x.shape()[-1] == weight.shape()[1],
-                  "linear: {} does not fit a weight {}: its last size must be {}", describe(x),
-                  describe(weight), weight.shape()[1]);
+                  "linear: {} does not fit a weight {}: its last size must be {}", x, weight,
+                  weight.shape()[1]);
           Shape shape = x.shape();
           shape[-1] = weight.shape()[0];
           if (bias.defined()) {
             require_same_dtype(x, bias, "linear");
-            require(bias.shape() == Shape{weight.shape()[0]}, "linear: bias {} must be [{}]",
-                    describe(bias), weight.shape()[0]);
+            require(bias.shape() == Shape{weight.shape()[0]}, "linear: bias {} must be [{}]", bias,
+                    weight.shape()[0]);
           }
           outputs[0] = {shape, x.dtype()};
         },

@@ -38,7 +38,7 @@ int64_t reduced_count(const Shape& shape, uint32_t bits) {
 
 Tensor reduce(Op op, const Tensor& x, const std::vector<int64_t>& dims, KeepDim keep, Site site) {
   const uint32_t bits = dim_bits(x, dims, definition(op).name);
-  const Tensor result = apply(op, {x}, ReduceAttributes{bits}, site);
+  Tensor result = apply(op, {x}, ReduceAttributes{bits}, site);
   if (keep == KeepDim::yes) return result;
   Shape shape;
   for (int d = 0; d < x.rank(); ++d) {
@@ -71,8 +71,7 @@ RULES(mean) = {.shape = reduce_shape,
 
 Tensor amax(const Tensor& x, const std::vector<int64_t>& dims, KeepDim keep, Site site) {
   const uint32_t bits = dim_bits(x, dims, "amax");
-  require(reduced_count(x.shape(), bits) > 0, "amax: {} has no elements to choose from",
-          describe(x));
+  require(reduced_count(x.shape(), bits) > 0, "amax: {} has no elements to choose from", x);
   return reduce(Op::amax, x, dims, keep, site);
 }
 RULES(amax) = {.shape = reduce_shape,
@@ -90,7 +89,7 @@ RULES(amax) = {.shape = reduce_shape,
 
 Tensor argmax(const Tensor& x, int64_t dim, Site site) {
   const int d = normalize_dim(dim, x.rank(), "argmax");
-  require(x.shape()[d] > 0, "argmax: dimension {} of {} is empty", d, describe(x));
+  require(x.shape()[d] > 0, "argmax: dimension {} of {} is empty", d, x);
   return reshape(apply(Op::argmax, {x}, DimAttributes{d}, site), x.shape().without(d), site);
 }
 RULES(argmax) = {.shape = [](std::span<const Tensor> inputs, const Attributes& attributes,

@@ -8,8 +8,7 @@ template <Op kOp>
 void row_shape(std::span<const Tensor> inputs, const Attributes&, std::span<OutputSpec> outputs) {
   const char* op = definition(kOp).name;
   require_floats(inputs[0], op);
-  require(inputs[0].rank() >= 1, "{}: needs at least one dimension, got {}", op,
-          describe(inputs[0]));
+  require(inputs[0].rank() >= 1, "{}: needs at least one dimension, got {}", op, inputs[0]);
   outputs[0] = {inputs[0].shape(), inputs[0].dtype()};
 }
 
@@ -56,18 +55,16 @@ RULES(masked_softmax) = {
           const Tensor& scores = inputs[0];
           require_floats(scores, "masked_softmax");
           require(scores.rank() == 4, "masked_softmax: scores must be [B, H, Q, K], got {}",
-                  describe(scores));
+                  scores);
           const Shape keys{scores.shape()[0], scores.shape()[3]};
           const Tensor& key_valid = inputs[1];
           const Tensor& documents = inputs[2];
           require(!key_valid.defined() ||
                       (key_valid.dtype() == DType::boolean && key_valid.shape() == keys),
-                  "masked_softmax: key_valid must be bool{}, got {}", to_string(keys),
-                  describe(key_valid));
+                  "masked_softmax: key_valid must be bool{}, got {}", keys, key_valid);
           require(!documents.defined() ||
                       (documents.dtype() == DType::i32 && documents.shape() == keys),
-                  "masked_softmax: documents must be i32{}, got {}", to_string(keys),
-                  describe(documents));
+                  "masked_softmax: documents must be i32{}, got {}", keys, documents);
           const int64_t offset = attributes.as<MaskAttributes>().query_offset;
           require(!documents.defined() || (offset >= 0 && offset + scores.shape()[2] <= keys[1]),
                   "masked_softmax: a document mask needs every query among the keys; queries "
