@@ -23,6 +23,7 @@ struct ConfigEntry {
 struct Config {
   int64_t num_layers = 2;
   int64_t num_heads = 2;
+  int64_t num_key_value_heads = 0;  // 0: num_heads, the only number that GPT-2 knows
   int64_t hidden_size = 32;
   int64_t vocab_size = 256;
   int64_t seq_len = 32;
@@ -50,6 +51,8 @@ struct Config {
   void check() const;
   nn::Gpt2Config model() const;
   optim::Schedule learning_rate() const;
+  // Sequences of one forward pass.
+  int64_t micro_batch() const { return micro_batch_size == 0 ? batch_size : micro_batch_size; }
 };
 
 // A Config under construction, with the source of every value.
@@ -61,29 +64,41 @@ class ConfigBuilder {
   static std::vector<std::string> presets();
   // A JSON object of keys; unknown keys are refused with the nearest name.
   static ConfigBuilder file(const std::string& path);
+  // What to_json() of another builder gave, with the sources that it had.
+  static ConfigBuilder recorded(const Json& values, const Json& sources);
 
-  // Sets one key from its text. Throws InvalidArgument on an unknown key (with the nearest) or a value
-  // that is not of the key's type.
+  // Sets one key from its text. Throws InvalidArgument on an unknown key (with the nearest) or a
+  // value that is not of the key's type.
   void set(const std::string& key, const std::string& value, const std::string& source);
+  // The same from a JSON value of the key's type; `source` begins the error.
+  void set_json(const std::string& key, const Json& value, const std::string& source);
   // "key=value".
   void assign(const std::string& assignment, const std::string& source);
-  // Whether the user (not a preset or default) set this key, and to what.
+  // Whether the user (not a preset or default or a fault) set this key, and to what.
   std::optional<std::string> user_value(const std::string& key) const;
+  // Its value as text, as set() takes it. Throws InvalidArgument on an unknown key.
+  const std::string& value(const std::string& key) const;
 
   // The checked configuration.
   Config build() const;
-  std::vector<ConfigEntry> entries() const;
-  // All keys and values, as written to config.json.
+  const std::vector<ConfigEntry>& entries() const { return entries_; }
+  // All keys and values, typed, as written to config.json; and where each came from.
   Json to_json() const;
+  Json sources() const;
 
  private:
-  std::vector<ConfigEntry> entries_;
+  ConfigBuilder();
+  ConfigEntry& entry(const std::string& key);
+
+  std::vector<ConfigEntry> entries_;  // every key, in the order in which they are shown
 };
 
 // Every key, in the order in which they are shown.
 std::vector<std::string> config_keys();
 
-// The name in `names` that is closest to `text` by edit distance, for "did you mean".
+// The name in `names` that is closest to `text` by edit distance.
 std::string nearest(const std::string& text, const std::vector<std::string>& names);
+// The end of an error about an unknown name: "did you mean 'x'?" when one is near, else the list.
+std::string suggestion(const std::string& text, const std::vector<std::string>& names);
 
 }  // namespace faultline::train

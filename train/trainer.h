@@ -18,6 +18,9 @@ struct ZeroGradSeam {
   static void standard(nn::Module& model) { model.clear_gradients(); }
 };
 
+// Causal attention within documents, padding seen by nobody.
+nn::Mask mask_of(const Batch& batch);
+
 struct StepResult {
   int64_t step = 0;
   double loss = 0;
@@ -34,14 +37,15 @@ class Trainer {
   Trainer(const Config& config, TokenStore tokens);
 
   // Sampler -> forward and backward of each micro-batch -> clip -> optimizer. Normalised by the
-  // step's count of valid labels.
+  // step's count of valid labels, which must not be 0: InvalidArgument, before anything was
+  // changed. A loss that is not finite is reported as it is, and the update is applied as it is.
   StepResult step();
 
   // Mean loss in nats per label on the held-out part, in evaluation mode; at most `batches` batches
   // (0: all).
   double evaluate(int64_t batches = 0);
-  // Loss on `rows` sequences of fresh uniform tokens under the run's own label rule; emits a
-  // FloorProbeEvent. Changes nothing that a later step reads.
+  // Loss on `rows` sequences of fresh uniform tokens, made by (seed, step), under the run's own
+  // label rule; emits a FloorProbeEvent. Changes nothing that a later step reads.
   FloorProbeEvent probe_floor(int64_t rows);
 
   int64_t steps_done() const { return step_; }
@@ -51,10 +55,13 @@ class Trainer {
 
   // All that a bitwise continuation needs: model, optimizer, sampler, step.
   State state();
+  // Throws InvalidArgument when the state is of another model, other data or another seed.
   void load(const State& state);
 
  private:
-  nn::Mask mask_of(const Batch& batch) const;
+  std::vector<Batch> micro_batches();
+  // Adds the gradients of one micro-batch; returns the sum of its losses.
+  double forward_backward(const Batch& batch, int64_t step, int64_t labels);
 
   Config config_;
   TokenStore tokens_;
@@ -64,6 +71,7 @@ class Trainer {
   std::unique_ptr<Sampler> sampler_;
   std::vector<Parameter*> parameters_;
   int64_t step_ = 0;
+  bool announced_ = false;  // whether the RunEvent was emitted
 };
 
 }  // namespace faultline::train

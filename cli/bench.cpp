@@ -1,0 +1,144 @@
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include <sys/resource.h>
+
+#include "cli/commands.h"
+#include "cli/ideal_step.h"
+#include "cli/json_output.h"
+#include "core/context.h"
+#include "core/rng.h"
+#include "kernels/cpu/isa.h"
+#include "train/trainer.h"
+
+namespace faultline::cli {
+namespace {
+
+constexpr int kWarmUp = 2;
+// AdamW reads parameter, gradient and two means, and writes parameter and means: 7 f32 an element.
+constexpr double kOptimizerBytes = 7 * sizeof(float);
+
+constexpr const char* kHelp =
+    "Times training steps on random tokens, and says how near they come to what the step's matrix "
+    "products and the optimizer's memory traffic take alone.\n"
+    "Example: faultline bench gpt2 --batch 4 --seq 64 --json -";
+
+struct BenchOptions {
+  std::string model;
+  std::optional<std::string> batch, seq;
+  std::string dtype = "f32";
+  std::string json;
+  int64_t steps = 20;
+  int64_t threads = 0;
+  std::vector<std::string> settings;
+};
+
+train::ConfigBuilder configuration(const BenchOptions& options) {
+  train::ConfigBuilder config = train::ConfigBuilder::preset(options.model);
+  config.set("micro_batch_size", "0", "bench");  // the whole batch at once
+  if (options.batch) config.set("batch_size", *options.batch, "--batch");
+  if (options.seq) config.set("seq_len", *options.seq, "--seq");
+  for (const std::string& setting : options.settings) config.assign(setting, "--set");
+  return config;
+}
+
+// Twenty sequences' worth of uniform ids, all in one document.
+TokenStore random_tokens(const train::Config& config) {
+  TokenStoreBuilder builder(config.vocab_size, 0);
+  const RandomSequence random(config.seed, stream_of("bench"));
+  std::vector<int32_t> ids(static_cast<size_t>(20 * (config.seq_len + 1)));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto vocabulary = static_cast<uint64_t>(config.vocab_size - 1);
+    ids[i] = 1 + static_cast<int32_t>(random.below(vocabulary, i));
+  }
+  builder.add_document(ids);
+  return builder.finish();
+}
+
+int64_t peak_rss() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{1024} * usage.ru_maxrss;
+}
+
+int bench(const BenchOptions& options) {
+  require(
+      options.dtype == "f32", "bench: --dtype {}: {}", options.dtype,
+      options.dtype == "bf16" ? "bf16 steps come with a later version; use f32" : "expected f32");
+  require(options.steps >= 1, "bench: --steps must be at least 1, got {}", options.steps);
+  require(options.threads >= 0 && options.threads <= 4096,
+          "bench: --threads must be in [1, 4096], got {}", options.threads);
+  const train::Config config = configuration(options).build();
+  require(config.vocab_size >= 2, "bench: vocab_size must be at least 2, got {}",
+          config.vocab_size);
+  Context context({.threads = static_cast<int>(options.threads), .seed = config.seed});
+  const ContextGuard guard(context);
+  train::Trainer trainer(config, random_tokens(config));
+
+  std::vector<double> times;
+  double loss = 0;
+  for (int64_t i = 0; i < kWarmUp + options.steps; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    loss = trainer.step().loss;
+    const std::chrono::duration<double, std::milli> spent =
+        std::chrono::steady_clock::now() - start;
+    if (i >= kWarmUp) times.push_back(spent.count());
+  }
+  const int64_t peak = peak_rss();  // before the scratch memory below
+
+  ProductRecorder products;
+  {
+    const Scoped<LaunchRecorder*> recording(context.recorder, &products);
+    trainer.step();
+  }
+  const int64_t parameters = trainer.model().parameter_count();
+  const double ideal = products.milliseconds() +
+                       copy_milliseconds(kOptimizerBytes * static_cast<double>(parameters));
+  const double ms = median(times);
+  const double tokens_per_s = 1000.0 * static_cast<double>(config.batch_size * config.seq_len) / ms;
+
+  if (options.json != "-") {
+    fmt::print("{}: {} parameters, batch {} x {}, {}, {} threads, {}\n", options.model, parameters,
+               config.batch_size, config.seq_len, options.dtype, context.threads, cpu::isa_name());
+    fmt::print("  a step       {:10.3f} ms   {:.0f} tokens/s\n", ms, tokens_per_s);
+    fmt::print("  ideal        {:10.3f} ms   efficiency {:.3f}\n", ideal, ideal / ms);
+    fmt::print("  peak memory  {:10.3f} GB   loss {:.4f}\n", static_cast<double>(peak) / 1e9, loss);
+  }
+  write_json(options.json, Json::object()
+                               .set("model", options.model)
+                               .set("parameters", parameters)
+                               .set("batch", config.batch_size)
+                               .set("seq", config.seq_len)
+                               .set("dtype", options.dtype)
+                               .set("threads", context.threads)
+                               .set("isa", cpu::isa_name())
+                               .set("ms_per_step", ms)
+                               .set("tokens_per_s", tokens_per_s)
+                               .set("ideal_ms", ideal)
+                               .set("efficiency", ideal / ms)
+                               .set("loss", loss)
+                               .set("peak_rss_bytes", peak));
+  return 0;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("bench", kHelp);
+  auto options = std::make_shared<BenchOptions>();
+  command->add_option("MODEL", options->model, "gpt2, char or tiny")->required();
+  command->add_option("--batch", options->batch, "Sequences of a step (default: the preset's)");
+  command->add_option("--seq", options->seq, "Tokens of a sequence (default: the preset's)");
+  command->add_option("--dtype", options->dtype, "f32 (bf16 comes with a later version)");
+  command->add_option("--steps", options->steps, "Steps to time, after two to warm up");
+  command->add_option("--threads", options->threads, "OpenMP threads (default: all)");
+  command->add_option("--set", options->settings, "KEY=VALUE, may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--json", options->json, "Write the answer as JSON to a file, - for stdout");
+  command->callback([options, &exit_code] { exit_code = bench(*options); });
+}
+
+}  // namespace faultline::cli

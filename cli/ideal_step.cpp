@@ -1,0 +1,87 @@
+#include "cli/ideal_step.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "autograd/functional.h"
+#include "core/context.h"
+
+namespace faultline::cli {
+namespace {
+
+constexpr int kRepetitions = 7;
+// Copies of more than this run at the same bandwidth.
+constexpr double kLargestCopy = 256e6;
+
+template <class Body>
+double median_milliseconds(const Body& body) {
+  std::vector<double> times;
+  body();
+  for (int i = 0; i < kRepetitions; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    times.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+            .count());
+  }
+  return median(std::move(times));
+}
+
+std::string layout_of(const TensorView& view) {
+  return fmt::format("{}{}{}", name(view.dtype), to_string(view.shape), to_string(view.strides));
+}
+
+// A view of the same layout over memory of its own, which `owners` keeps.
+TensorView scratch(const TensorView& view, std::vector<Tensor>& owners) {
+  if (!view.defined()) return view;
+  const ByteRange range = byte_range(view);
+  const auto elements = (range.end - range.begin) / static_cast<ptrdiff_t>(size_of(view.dtype));
+  owners.push_back(normal({elements}, 0, 1, 1, owners.size(), view.dtype));
+  TensorView own = view;
+  own.data = owners.back().view().data + (view.data - range.begin);
+  return own;
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+void ProductRecorder::record(const Stream&, const Launch& launch) {
+  const std::string op = launch.label.op;
+  if (op != "matmul" && op != "linear") return;
+  std::string key = op;
+  for (int i = 0; i < launch.args.input_count; ++i) key += " " + layout_of(launch.args.inputs[i]);
+  Product& product = products_[key];
+  product.kernel = launch.kernel;
+  product.args = launch.args;
+  ++product.count;
+}
+
+double ProductRecorder::milliseconds() const {
+  double total = 0;
+  for (const auto& [key, product] : products_) {
+    std::vector<Tensor> owners;
+    KernelArgs args = product.args;
+    for (int i = 0; i < args.input_count; ++i) args.inputs[i] = scratch(args.inputs[i], owners);
+    for (int i = 0; i < args.output_count; ++i) args.outputs[i] = scratch(args.outputs[i], owners);
+    const Kernel run = product.kernel->run;
+    const double once = median_milliseconds([run, &args] { run(args); });
+    total += once * static_cast<double>(product.count);
+  }
+  return total;
+}
+
+double copy_milliseconds(double bytes) {
+  const double moved = std::min(bytes, kLargestCopy);
+  const auto count = std::max<int64_t>(1, static_cast<int64_t>(moved / 2 / sizeof(float)));
+  const Tensor from = ones({count});
+  const Tensor to = zeros({count});
+  return median_milliseconds([&] { copy_(to, from); }) * bytes / moved;
+}
+
+}  // namespace faultline::cli

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/launch.h"
+
+namespace faultline::cli {
+
+// Collects the matrix products that a step launches, by kernel, shapes and strides.
+class ProductRecorder : public LaunchRecorder {
+ public:
+  void record(const Stream& stream, const Launch& launch) override;
+
+  // Milliseconds that all collected products take alone: each distinct one is run several times on
+  // scratch memory, and its median counts as often as it was launched.
+  double milliseconds() const;
+
+ private:
+  struct Product {
+    const KernelRecord* kernel = nullptr;
+    KernelArgs args;  // its addresses are of the step's tensors: only the layouts are used
+    int64_t count = 0;
+  };
+  std::map<std::string, Product> products_;
+};
+
+// Milliseconds to move `bytes` (read plus written) by copying, on `threads` threads.
+double copy_milliseconds(double bytes);
+
+double median(std::vector<double> values);
+
+}  // namespace faultline::cli

@@ -1,0 +1,94 @@
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <iostream>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/json_output.h"
+#include "core/error.h"
+#include "lab/console.h"
+#include "lab/runner.h"
+
+namespace faultline::cli {
+namespace {
+
+struct LabRequest {
+  std::vector<std::string> patterns;
+  std::string domain;
+  uint64_t seed = 1;
+  double deadline = 20;
+  int parallel = 0;
+  bool list = false;
+  std::string json;
+  std::string run_case;
+};
+
+// With --json - standard output holds the JSON and nothing else.
+void say(const LabRequest& request, const std::string& text) {
+  if (request.json == "-") return;
+  std::cout << text << std::flush;
+}
+
+void list_cases(const LabRequest& request, const std::vector<lab::Catalogue::Entry>& entries) {
+  if (request.json.empty()) say(request, lab::list_text(entries));
+  write_json(request.json, lab::list_json(entries));
+}
+
+int run_lab(const LabRequest& request) {
+  const lab::Catalogue catalogue;
+  if (!request.run_case.empty()) {
+    lab::run_worker(catalogue, request.run_case, request.seed);
+    return 0;
+  }
+  const auto entries = catalogue.select(request.patterns, request.domain);
+  require(!entries.empty(), "lab: no case is of the domain '{}' and of that name", request.domain);
+  if (request.list) {
+    list_cases(request, entries);
+    return 0;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const auto results = lab::run_cases(
+      entries,
+      {.seed = request.seed, .deadline_seconds = request.deadline, .parallel = request.parallel},
+      [&](const lab::CaseResult& result) { say(request, lab::case_text(result)); });
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  say(request, "\n" + lab::summary_text(results, passed.count()));
+  Json json = Json::array();
+  bool all_verified = true;
+  for (const lab::CaseResult& result : results) {
+    json.push(lab::to_json(result));
+    all_verified = all_verified && result.verified();
+  }
+  write_json(request.json, json);
+  return all_verified ? 0 : 1;
+}
+
+}  // namespace
+
+void add_lab(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "lab",
+      "Run the failure cases: each fault reproduced, detected, named and proven fixed.\n"
+      "Exit code 0 only if every case is verified.\n"
+      "Example: faultline lab \"attn.*\" --seed 2\n"
+      "Example: faultline lab adamw.step-counter:bf16 --json result.json");
+  auto request = std::make_shared<LabRequest>();
+  command->add_option("cases", request->patterns,
+                      "ID, ID:VARIANT or a glob such as \"attn.*\"; all without one");
+  command->add_flag("--list", request->list, "Only list the cases");
+  command->add_option("--domain", request->domain, "Only cases of this domain");
+  command->add_option("--seed", request->seed,
+                      "Of random data (default 1); no expected figure depends on it");
+  command
+      ->add_option("--case-deadline", request->deadline,
+                   "Seconds that one case may take (default 20)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--jobs", request->parallel, "Cases at a time (default: one a core)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--json", request->json,
+                      "Write the results to a file, - for standard output");
+  command->add_option("--run-case", request->run_case)->group("");  // a worker's own flag
+  command->callback([request, &exit_code] { exit_code = run_lab(*request); });
+}
+
+}  // namespace faultline::cli

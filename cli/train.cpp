@@ -1,0 +1,312 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/planted.h"
+#include "cli/progress.h"
+#include "cli/text_data.h"
+#include "core/threads.h"
+#include "diagnose/verdict.h"
+#include "io/atomic_file.h"
+#include "io/checkpoint.h"
+#include "io/json_lines.h"
+#include "train/run.h"
+
+namespace faultline::cli {
+namespace {
+
+constexpr int64_t kProbeEvery = 50;
+// Below this a detection is a hint.
+constexpr double kFault = 0.5;
+
+constexpr const char* kHelp =
+    "Trains a GPT-2 and writes the run to a directory. MODEL is a preset (tiny, char, gpt2) or a "
+    "JSON file of configuration keys. Ctrl-C saves a checkpoint and ends the run.\n"
+    "Example: faultline train char --out run --data book.txt --set dropout=0.1\n"
+    "Example: faultline train --resume run --steps 2000";
+
+struct TrainOptions {
+  std::string model;
+  std::string out;
+  std::string resume;
+  std::string data;
+  std::optional<int64_t> steps;
+  std::vector<std::string> settings;
+  std::optional<std::string> lr, batch, seq, seed;
+  std::vector<std::string> faults;
+  std::string watch = "light";
+  int64_t checkpoint_every = 0;
+  int64_t threads = 0;
+  bool stop_on_fault = false;
+  bool print_config = false;
+};
+
+train::ConfigBuilder builder_of(const std::string& model) {
+  const auto presets = train::ConfigBuilder::presets();
+  const bool preset = std::find(presets.begin(), presets.end(), model) != presets.end();
+  if (preset) return train::ConfigBuilder::preset(model);
+  require(!std::filesystem::is_directory(model),
+          "train: '{}' is a directory; name a preset or a JSON file. To go on with a run, use "
+          "--resume {}",
+          model, model);
+  const bool file = std::filesystem::exists(model) || model.ends_with(".json") ||
+                    model.find('/') != std::string::npos;
+  return file ? train::ConfigBuilder::file(model) : train::ConfigBuilder::preset(model);
+}
+
+// What the command line sets, over the model's own values.
+void apply_flags(const TrainOptions& options, train::ConfigBuilder& config) {
+  for (const std::string& setting : options.settings) config.assign(setting, "--set");
+  const auto flag = [&](const std::optional<std::string>& value, const char* name,
+                        const char* key) {
+    if (value) config.set(key, *value, name);
+  };
+  flag(options.lr, "--lr", "lr");
+  flag(options.batch, "--batch", "batch_size");
+  flag(options.seq, "--seq", "seq_len");
+  flag(options.seed, "--seed", "seed");
+}
+
+// A resumed run keeps its configuration: the command line may repeat its values, and change only
+// what no number depends on.
+void require_same(const TrainOptions& options, const train::RunRecord& earlier,
+                  const train::ConfigBuilder& asked) {
+  for (const train::ConfigEntry& entry : asked.entries()) {
+    const std::string& before = earlier.config.value(entry.key);
+    require(entry.value == before || entry.key == "eval_every",
+            "train: --resume {} began with {}={}, now it is asked for {} ({}); begin a new run to "
+            "change it",
+            options.resume, entry.key, before, entry.value, entry.source);
+  }
+}
+
+// A model named beside --resume must be the one that the run began with.
+void require_same_model(const TrainOptions& options, const train::RunRecord& earlier) {
+  if (options.model.empty() || options.model == earlier.model) return;
+  const train::ConfigBuilder named = builder_of(options.model);
+  for (const train::ConfigEntry& entry : named.entries()) {
+    if (entry.source == "default" || earlier.config.user_value(entry.key)) continue;
+    require(entry.value == earlier.config.value(entry.key),
+            "train: --resume {} is a run of {} with {}={}; {} has {}={}", options.resume,
+            earlier.model, entry.key, earlier.config.value(entry.key), options.model, entry.key,
+            entry.value);
+  }
+}
+
+void print_config(const train::ConfigBuilder& config) {
+  for (const train::ConfigEntry& entry : config.entries()) {
+    const std::string value = entry.value.empty() ? "\"\"" : entry.value;
+    fmt::print("{:<20} {:<12} {}\n", entry.key, value, entry.source);
+  }
+}
+
+// One `faultline train`, from its options to its exit code. Everything that can be refused is
+// refused before the first file is written.
+class TrainCommand {
+ public:
+  explicit TrainCommand(const TrainOptions& options)
+      : options_(options),
+        level_(diagnose::watch_level_from_name(options.watch)),
+        faults_(options.faults) {}
+
+  int run() {
+    read_configuration();
+    if (options_.print_config) {
+      print_config(*config_);
+      return 0;
+    }
+    choose_directory();
+    const train::Config config = config_->build();
+    Context context({.threads = static_cast<int>(options_.threads), .seed = config.seed});
+    const ContextGuard guard(context);
+    faults_.check_onsets(context, last_step(config));
+
+    TextData text = load_text(data_path(), config);
+    const diagnose::Watch watch(context, level_);
+    faults_.plant(context, 1);
+    train::Trainer trainer(config, std::move(text.tokens));
+    if (earlier_) train::load_latest(options_.resume, trainer);
+    write_directory(trainer, text.record);
+    return train(context, trainer, watch);
+  }
+
+ private:
+  void read_configuration() {
+    require(!options_.model.empty() || !options_.resume.empty(),
+            "train: name a model: a preset (tiny, char, gpt2) or a JSON file");
+    require(!options_.steps || *options_.steps >= 0, "train: --steps must not be negative, got {}",
+            options_.steps.value_or(0));
+    require(options_.checkpoint_every >= 0,
+            "train: --checkpoint-every must not be negative, got {}", options_.checkpoint_every);
+    require(options_.threads >= 0 && options_.threads <= 4096,
+            "train: --threads must be in [1, 4096], got {}", options_.threads);
+    if (!options_.resume.empty()) {
+      earlier_ = train::read_record(options_.resume);
+      require_same_model(options_, *earlier_);
+    }
+    config_ = earlier_ ? earlier_->config : builder_of(options_.model);
+    apply_flags(options_, *config_);
+    const std::vector<std::string> needs = faults_.apply_needs(*config_);
+    if (earlier_) require_same(options_, *earlier_, *config_);
+    config_->build();
+    for (const std::string& line : needs) fmt::print("{}\n", line);
+  }
+
+  void choose_directory() {
+    directory_ = options_.out.empty() ? options_.resume : options_.out;
+    require(!directory_.empty(), "train: say where the run goes: --out DIR");
+    std::error_code none;
+    in_place_ = earlier_ && std::filesystem::equivalent(directory_, options_.resume, none);
+    if (!in_place_) train::check_free(directory_);
+  }
+
+  int64_t last_step(const train::Config& config) const {
+    return options_.steps.value_or(config.schedule_steps);
+  }
+
+  std::string data_path() const {
+    return options_.data.empty() && earlier_ ? earlier_->data.source : options_.data;
+  }
+
+  // A new run, a resumed one elsewhere (with the lines up to its checkpoint), or one that goes on
+  // in place.
+  void write_directory(train::Trainer& trainer, const train::DataRecord& data) {
+    const int64_t step = trainer.steps_done();
+    const std::string planted = options_.resume + "/faults.json";  // by an earlier part of the run
+    const bool was_planted = earlier_ && std::filesystem::exists(planted);
+    std::map<std::string, std::string> files;
+    if (!faults_.empty() || was_planted) {
+      files["faults.json"] = faults_.to_json(earlier_ ? planted : "");
+    }
+    if (in_place_) {
+      cut_back(directory_ + "/metrics.jsonl", step);
+      for (const auto& [name, text] : files) write_file_atomically(directory_ + "/" + name, text);
+    } else {
+      if (earlier_) files["metrics.jsonl"] = train::metrics_until(options_.resume, step);
+      train::RunRecord record =
+          train::make_record(earlier_ ? earlier_->model : options_.model, *config_, data);
+      train::create_run(directory_, record, trainer, files);
+    }
+    if (!earlier_) return;
+    for (const std::string& line : train::differences(*earlier_)) {
+      fmt::print(stderr, "note: {}\n", line);
+    }
+    if (faults_.empty() && was_planted) {
+      fmt::print(stderr,
+                 "note: {} was trained with faults (faults.json); it goes on without them\n",
+                 options_.resume);
+    }
+  }
+
+  int train(Context& context, train::Trainer& trainer, const diagnose::Watch& watch) {
+    const int64_t first = trainer.steps_done() + 1;
+    const int64_t last = last_step(trainer.config());
+    fmt::print("{}: {} parameters, {} threads, steps {} to {}, watch {}, into {}\n",
+               earlier_ ? earlier_->model : options_.model, trainer.model().parameter_count(),
+               context.threads, first, last, diagnose::name(level_), directory_);
+    for (const std::string& name : faults_.names()) fmt::print("planted: {}\n", name);
+    if (first > last) fmt::print("the run is at step {} already\n", first - 1);
+
+    const Interrupt interrupt;
+    Progress progress(first, last);
+    train::RunOptions plan;
+    plan.steps = last;
+    plan.checkpoint_every = options_.checkpoint_every;
+    plan.probe_every = level_ >= diagnose::WatchLevel::full ? kProbeEvery : 0;
+    plan.before_step = [&](int64_t step) { faults_.plant(context, step); };
+    plan.stop = [&] { return stop(interrupt, watch); };
+    plan.on_step = [&](const train::StepResult& result, double) { progress.step(result); };
+    plan.on_evaluation = [&](int64_t step, double loss) {
+      if (step != last) {
+        progress.say(
+            fmt::format("step {}: about {:.4f} nats per byte on held-out text", step, loss));
+      }
+    };
+    try {
+      const train::RunResult result = train::run(trainer, directory_, plan);
+      write_verdict(watch);
+      return conclude(result, watch, progress);
+    } catch (const Error&) {
+      try {
+        write_verdict(watch);
+      } catch (const IoError&) {  // the first error says more
+      }
+      throw;
+    }
+  }
+
+  train::Stop stop(const Interrupt& interrupt, const diagnose::Watch& watch) const {
+    if (interrupt.requested()) return train::Stop::interrupted;
+    if (!options_.stop_on_fault || watch.findings().empty()) return train::Stop::no;
+    return watch.findings().ranked().front().confidence >= kFault ? train::Stop::fault
+                                                                  : train::Stop::no;
+  }
+
+  void write_verdict(const diagnose::Watch& watch) const {
+    if (level_ != diagnose::WatchLevel::off) diagnose::write_verdict(directory_, watch);
+  }
+
+  int conclude(const train::RunResult& result, const diagnose::Watch& watch,
+               Progress& progress) const {
+    if (result.held_out_loss) {
+      progress.say(fmt::format("step {}: validation loss {:.4f} nats per byte (all held-out text)",
+                               result.step, *result.held_out_loss));
+    }
+    if (result.stop == train::Stop::interrupted) {
+      progress.say(fmt::format("stopped at step {}, saved; go on with: faultline train --resume {}",
+                               result.step, directory_));
+    }
+    if (!watch.findings().empty()) progress.say(diagnose::verdict_text(watch));
+    return result.stop == train::Stop::fault ? 1 : 0;
+  }
+
+  const TrainOptions& options_;
+  diagnose::WatchLevel level_;
+  PlannedFaults faults_;
+  std::optional<train::RunRecord> earlier_;
+  std::optional<train::ConfigBuilder> config_;
+  std::string directory_;
+  bool in_place_ = false;
+};
+
+}  // namespace
+
+void add_train(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("train", kHelp);
+  auto options = std::make_shared<TrainOptions>();
+  command->add_option("MODEL", options->model, "tiny, char, gpt2, or a JSON file of keys");
+  command->add_option("--out", options->out, "Directory of the run; new or empty");
+  command->add_option("--steps", options->steps,
+                      "Last step, counted from the run's first (default: schedule_steps)");
+  command->add_option("--resume", options->resume,
+                      "Go on with this run, in place or into another --out");
+  command->add_option("--data", options->data,
+                      "A text file, or a directory of them (default: the King James Bible)");
+  command->add_option("--set", options->settings, "KEY=VALUE, may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--lr", options->lr, "Key lr: the highest learning rate");
+  command->add_option("--batch", options->batch, "Key batch_size: sequences of a step");
+  command->add_option("--seq", options->seq, "Key seq_len: tokens of a sequence");
+  command->add_option("--seed", options->seed, "Key seed: of initialisation, order and dropout");
+  command->add_option("--watch", options->watch,
+                      "off, light (default: counters), full (reads tensors), deep (runs more)");
+  command
+      ->add_option("--fault", options->faults,
+                   "ID[:VARIANT][@step=N,rank=R] of a fault to plant, may be repeated; see "
+                   "faultline lab --list")
+      ->allow_extra_args(false);
+  command->add_flag("--stop-on-fault", options->stop_on_fault,
+                    "Stop and exit 1 when a fault is found");
+  command->add_option("--checkpoint-every", options->checkpoint_every,
+                      "Steps between checkpoints (default: only the first and the last)");
+  command->add_option("--threads", options->threads, "OpenMP threads; never change a number");
+  command->add_flag("--print-config", options->print_config,
+                    "Show every key, its value and where it came from, and exit");
+  command->callback([options, &exit_code] { exit_code = TrainCommand(*options).run(); });
+}
+
+}  // namespace faultline::cli
