@@ -74,9 +74,10 @@ std::vector<std::string> PlannedFaults::apply_needs(train::ConfigBuilder& config
       require(!own || *own == needed,
               "--fault {}: it shows only with {}={}, and you set {}={}; leave that out", name, key,
               needed, key, own.value_or(""));
-      require(!asked.contains(key) || before == needed,
+      const auto other = asked.find(key);
+      require(other == asked.end() || before == needed,
               "--fault {}: it needs {}={}, but {} needs {}={}; plant one at a time", name, key,
-              needed, asked[key], key, before);
+              needed, other == asked.end() ? "" : other->second, key, before);
       asked[key] = name;
       if (before == needed) continue;
       config = std::move(wanted);

@@ -39,7 +39,7 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   // One update of all parameters with a gradient. Every gradient is multiplied by `factor` (f64
-  // [1], from clip_by_global_norm; may be undefined) as it is read.
+  // [1], from GradientClip; may be undefined) as it is read.
   void step(double lr, const Tensor& factor = {});
 
   // Steps counted on the device.

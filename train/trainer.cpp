@@ -6,7 +6,6 @@
 #include "autograd/functional.h"
 #include "core/context.h"
 #include "core/rng.h"
-#include "optim/clip.h"
 
 namespace faultline::train {
 namespace {
@@ -41,6 +40,7 @@ Trainer::Trainer(const Config& config, TokenStore tokens)
   optimizer_ =
       std::make_unique<optim::AdamW>(optim::decay_groups(parameters_, config.weight_decay),
                                      optim::AdamWOptions{config.beta1, config.beta2, config.eps});
+  clip_ = std::make_unique<optim::GradientClip>(parameters_, config.clip_norm);
 }
 
 StepResult Trainer::step() {
@@ -61,7 +61,7 @@ StepResult Trainer::step() {
   context.events.emit(StepBeginEvent{step, parameters_});
   double sum = 0;
   for (const Batch& batch : batches) sum += forward_backward(batch, step, labels);
-  const optim::Clip clip = optim::clip_by_global_norm(parameters_, config_.clip_norm);
+  const optim::Clip clip = clip_->measure();
   const double lr = config_.learning_rate().at(step);
   optimizer_->step(lr, clip.factor);
   sampler_->advance();

@@ -5,6 +5,7 @@
 #include "data/sampler.h"
 #include "data/token_store.h"
 #include "nn/gpt2.h"
+#include "optim/clip.h"
 #include "optim/optimizer.h"
 #include "train/config.h"
 #include "train/events.h"
@@ -68,6 +69,7 @@ class Trainer {
   DataSplit split_;
   std::unique_ptr<nn::Gpt2> model_;
   std::unique_ptr<optim::AdamW> optimizer_;
+  std::unique_ptr<optim::GradientClip> clip_;
   std::unique_ptr<Sampler> sampler_;
   std::vector<Parameter*> parameters_;
   int64_t step_ = 0;

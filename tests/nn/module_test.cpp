@@ -9,6 +9,7 @@
 
 #include "autograd/functional.h"
 #include "nn/gpt2.h"
+#include "optim/clip.h"
 #include "optim/optimizer.h"
 #include "tests/support/compare.h"
 
@@ -173,16 +174,20 @@ TEST(Dropout, DoesNothingInEvaluationModeAndComesBackAfterIt) {
 TEST(LaunchList, ReplayOfATrainingStepGivesTheSameBits) {
   const Tensor inputs = tokens(4, 8, 1);
   const Tensor labels = tokens(4, 8, 2);
-  const auto one_step = [&](Gpt2& model, optim::AdamW& adamw) {
+  const auto one_step = [&](Gpt2& model, optim::GradientClip& clip, optim::AdamW& adamw) {
     model.clear_gradients();
     backward(language_model_loss(model(inputs, {}), labels) * (1.0 / 32));
-    adamw.step(1e-2);
+    adamw.step(1e-2, clip.measure().factor);
   };
+  constexpr double kMaxNorm = 0.1;  // small enough to act in every step
   Gpt2 stepped(kSmall, 5);
+  optim::GradientClip stepped_clip(stepped.parameters(), kMaxNorm);
   optim::AdamW stepped_adamw(optim::decay_groups(stepped.parameters(), 0.1));
-  for (int i = 0; i < 3; ++i) one_step(stepped, stepped_adamw);
+  for (int i = 0; i < 3; ++i) one_step(stepped, stepped_clip, stepped_adamw);
+  ASSERT_LT(stepped_clip.measure().factor.item<double>(), 1);
 
   Gpt2 replayed(kSmall, 5);
+  optim::GradientClip replayed_clip(replayed.parameters(), kMaxNorm);
   optim::AdamW replayed_adamw(optim::decay_groups(replayed.parameters(), 0.1));
   Context& context = Context::current();
   LaunchList list;
@@ -190,7 +195,7 @@ TEST(LaunchList, ReplayOfATrainingStepGivesTheSameBits) {
   {
     const Scoped<LaunchRecorder*> recording(context.recorder, &list);
     const Scoped<std::shared_ptr<Allocator>> own(context.allocator, pool);
-    one_step(replayed, replayed_adamw);
+    one_step(replayed, replayed_clip, replayed_adamw);
   }
   for (int i = 0; i < 2; ++i) list.replay();
   EXPECT_EQ(replayed_adamw.counted(), 3);

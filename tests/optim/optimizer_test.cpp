@@ -191,18 +191,18 @@ TEST(Clip, MeasuresTheGlobalNormAndHalvesAGradientTwiceTooLong) {
   Parameter a("a", zeros({1}), Decay::yes);
   Parameter b("b", zeros({1}), Decay::yes);
   backward(sum(a.value() * 6.0) + sum(b.value() * 8.0));
-  const Clip clip = clip_by_global_norm({&a, &b}, 5);
+  const Clip clip = GradientClip({&a, &b}, 5).measure();
   EXPECT_EQ(clip.norm.item<double>(), 10);  // 36 + 64 and its root are exact
   EXPECT_EQ(clip.factor.item<double>(), 0.5);
   EXPECT_EQ(a.gradient().item<float>(), 6.0f);  // not written
-  EXPECT_EQ(clip_by_global_norm({&a, &b}, 20).factor.item<double>(), 1);
-  EXPECT_EQ(clip_by_global_norm({&a, &b}, 0).factor.item<double>(), 1);
+  EXPECT_EQ(GradientClip({&a, &b}, 20).measure().factor.item<double>(), 1);
+  EXPECT_EQ(GradientClip({&a, &b}, 0).measure().factor.item<double>(), 1);
 }
 
 TEST(Clip, SaysNanWhereTheNormIsNotFinite) {
   Parameter a("a", zeros({1}), Decay::yes);
   backward(sum(a.value() * std::numeric_limits<double>::infinity()));
-  EXPECT_TRUE(std::isnan(clip_by_global_norm({&a}, 1).factor.item<double>()));
+  EXPECT_TRUE(std::isnan(GradientClip({&a}, 1).measure().factor.item<double>()));
 }
 
 TEST(Clip, FactorScalesTheGradientThatTheOptimizerReads) {
@@ -210,7 +210,7 @@ TEST(Clip, FactorScalesTheGradientThatTheOptimizerReads) {
   Parameter scaled("p", ones({4}), Decay::yes);
   backward(sum(clipped.value() * 8.0));
   backward(sum(scaled.value() * 0.5));
-  Sgd({{{&clipped}, 0}}).step(0.25, clip_by_global_norm({&clipped}, 1).factor);
+  Sgd({{{&clipped}, 0}}).step(0.25, GradientClip({&clipped}, 1).measure().factor);
   Sgd({{{&scaled}, 0}}).step(0.25);  // norm 16, so the factor is 1/16, a power of two
   EXPECT_TRUE(test::same_bits(clipped.value(), scaled.value()));
 }

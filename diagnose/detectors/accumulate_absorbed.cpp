@@ -1,0 +1,100 @@
+// accumulate.absorbed: a gradient contribution that is not 0 must move the gradient that it joins.
+//
+// Sees: GradientEvent, each contribution and what the leaf holds after it. Keeps a double sum of
+// the same contributions beside it; of large leaves only every n-th element. Fires: when of all
+// contributions to a leaf more than 1 % left their element unchanged AND the held gradient is off
+// by more than 1e-3 of the summed magnitudes. Why these numbers: in f32 an addend is absorbed only
+// below 2^-25 of the sum, so a lot of them may be absorbed harmlessly: n additions err by at most n
+// 2^-24 of the magnitudes, which passes 1e-3 after 16,000 of them. One bf16 rounding alone errs by
+// up to 2^-9 = 2e-3, but absorbs nothing until addends are that small: both together are a sum that
+// has stopped. The magnitudes, not the sum, are the measure, so that cancellation alarms nobody.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <unordered_map>
+
+#include "autograd/tape.h"
+#include "diagnose/detector.h"
+#include "diagnose/values.h"
+
+namespace faultline::diagnose {
+namespace {
+
+constexpr int64_t kSampled = 4096;
+constexpr double kAbsorbedShare = 0.01;
+constexpr double kRelativeError = 1e-3;
+
+// What was added to a leaf since its gradient was last cleared.
+struct Shadow {
+  std::vector<double> sum;
+  std::vector<double> magnitude;
+  std::vector<double> held;
+  int64_t addends = 0;
+  int64_t absorbed = 0;
+};
+
+class AccumulateAbsorbed : public Watcher {
+ public:
+  AccumulateAbsorbed(Context& context, Findings& findings)
+      : Watcher(context, findings, "accumulate.absorbed") {
+    on(&AccumulateAbsorbed::joined);
+  }
+
+ private:
+  void joined(const GradientEvent& event) {
+    const int64_t stride = std::max<int64_t>(1, event.gradient.numel() / kSampled);
+    Shadow& shadow = shadows_[event.leaf.autograd().get()];
+    if (event.first) shadow = {};
+    const std::vector<double> added = sample(event.contribution.view(), stride);
+    const std::vector<double> held = sample(event.gradient.view(), stride);
+    shadow.sum.resize(added.size());
+    shadow.magnitude.resize(added.size());
+    for (size_t i = 0; i < added.size(); ++i) {
+      shadow.sum[i] += added[i];
+      shadow.magnitude[i] += std::abs(added[i]);
+      if (added[i] == 0 || event.first) continue;
+      ++shadow.addends;
+      shadow.absorbed += held[i] == shadow.held[i] ? 1 : 0;
+    }
+    shadow.held = held;
+    if (event.first) return;
+    looked();
+    judge(event, shadow);
+  }
+
+  void judge(const GradientEvent& event, const Shadow& shadow) {
+    const auto absorbed = static_cast<double>(shadow.absorbed);
+    if (absorbed <= kAbsorbedShare * static_cast<double>(shadow.addends)) return;
+    double error = 0;
+    double magnitude = 0;
+    for (size_t i = 0; i < shadow.sum.size(); ++i) {
+      error += std::abs(shadow.held[i] - shadow.sum[i]);
+      magnitude += shadow.magnitude[i];
+    }
+    if (!(error > kRelativeError * magnitude)) return;
+    report("bf16.accumulate", 0.95, "accumulate",
+           fmt::format("{}: {} of {} additions to its {} gradient changed nothing; it is off by "
+                       "{:.2g} of what was added",
+                       event.name.empty() ? "a leaf" : event.name, shadow.absorbed, shadow.addends,
+                       faultline::name(event.gradient.dtype()), error / magnitude));
+  }
+
+  std::unordered_map<const AutogradMeta*, Shadow> shadows_;  // by leaf; names may repeat
+};
+
+}  // namespace
+
+DETECTOR(accumulate_absorbed) {
+  return {"accumulate.absorbed",
+          WatchLevel::full,
+          {{"bf16.accumulate",
+            "Gradients are summed in a type with too few bits: an addend below half an ulp of the "
+            "sum changes nothing, and the sum stops growing.",
+            "Accumulate gradients in f32, whatever the dtype of the forward pass.",
+            "The held gradient agrees with a double sum of the same contributions."}},
+          [](Context& context, Findings& findings) {
+            return std::make_unique<AccumulateAbsorbed>(context, findings);
+          }};
+}
+
+}  // namespace faultline::diagnose

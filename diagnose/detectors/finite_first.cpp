@@ -1,0 +1,115 @@
+// finite.first: the first launch, forward or backward, that writes a NaN or an infinity.
+//
+// Sees: every launch with its outputs and inputs.
+// Fires: once, at the first floating output that is not finite. What comes after is a consequence.
+// A softmax with a non-finite output in a row whose scores were all finite is an overflow of its
+// own making. Anything else gets the cause "unknown": the place is certain, the reason is not.
+// Silent: -inf written by an op that masks (fill, where, add, copies of them): that is how many
+// programs say "not visible", and softmax turns it into an exact 0.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string_view>
+
+#include "diagnose/detector.h"
+#include "diagnose/values.h"
+
+namespace faultline::diagnose {
+namespace {
+
+bool may_write_minus_infinity(std::string_view op) {
+  for (const char* const mask : {"fill", "full", "where", "add", "copy", "clone", "contiguous",
+                                 "cast", "cat", "index_select", "affine"}) {
+    if (op == mask) return true;
+  }
+  return false;
+}
+
+bool only_minus_infinity(const TensorView& view) {
+  for (const double value : sample(view)) {
+    if (std::isnan(value) || (std::isinf(value) && value > 0)) return false;
+  }
+  return true;
+}
+
+bool is_softmax(const Launch& launch) {
+  return std::string_view(launch.label.op).find("softmax") != std::string_view::npos &&
+         launch.label.phase == Phase::forward;
+}
+
+// Whether the row of the first input that holds element `n` of the output is finite throughout.
+bool row_is_finite(const TensorView& input, const TensorView& output, int64_t n) {
+  if (!input.defined() || !(input.shape == output.shape) || input.shape.empty()) return false;
+  const int64_t length = input.shape[-1];
+  for (const double value : read_values(input, n / length * length, length)) {
+    if (!std::isfinite(value)) return false;
+  }
+  return true;
+}
+
+std::string written(const TensorView& view, int64_t n) {
+  const double value = read_values(view, n, 1)[0];
+  return std::isnan(value) ? "NaN" : fmt::format("{}", value);
+}
+
+class FiniteFirst : public Watcher {
+ public:
+  FiniteFirst(Context& context, Findings& findings) : Watcher(context, findings, "finite.first") {
+    on(&FiniteFirst::launched);
+  }
+
+ private:
+  void launched(const LaunchEvent& event) {
+    if (found_) return;
+    const KernelArgs& args = event.launch.args;
+    for (int i = 0; i < args.output_count; ++i) {
+      looked();
+      const int64_t at = first_non_finite(args.outputs[i]);
+      if (at < 0) continue;
+      const bool mask = may_write_minus_infinity(event.launch.label.op);
+      if (mask && only_minus_infinity(args.outputs[i])) continue;
+      found_ = true;
+      judge(event.launch, i, at);
+      return;
+    }
+  }
+
+  void judge(const Launch& launch, int output, int64_t at) {
+    const KernelArgs& args = launch.args;
+    bool inputs_finite = true;
+    for (int i = 0; i < args.input_count; ++i) {
+      inputs_finite = inputs_finite && first_non_finite(args.inputs[i]) < 0;
+    }
+    const TensorView& result = args.outputs[output];
+    const bool overflow = is_softmax(launch) && row_is_finite(args.inputs[0], result, at);
+    const char* module = launch.label.module;
+    report(overflow ? "softmax.overflow" : "unknown", overflow ? 0.95 : 0.6, launch.label.op,
+           fmt::format("{} ({}{}{}, kernel {}) wrote {} at element {}; its inputs are {}",
+                       launch.label.op, name(launch.label.phase), *module != 0 ? ", in " : "",
+                       module, launch.kernel->name, written(result, at), at,
+                       inputs_finite ? "finite" : "not all finite"));
+  }
+
+  bool found_ = false;
+};
+
+}  // namespace
+
+DETECTOR(finite_first) {
+  return {"finite.first",
+          WatchLevel::full,
+          {{"softmax.overflow",
+            "exp overflows f32 above 88.72: a softmax that does not subtract the row's maximum "
+            "first computes inf / inf = NaN.",
+            "Subtract the row's maximum before exp; the result does not depend on it.",
+            "The scores of the row were not finite before the softmax."},
+           {"unknown", "A number stopped being finite here, and no known fault explains it.",
+            "Look at the inputs of the op named here: its first non-finite output is where it "
+            "began.",
+            "An earlier op already wrote a NaN or an infinity."}},
+          [](Context& context, Findings& findings) {
+            return std::make_unique<FiniteFirst>(context, findings);
+          }};
+}
+
+}  // namespace faultline::diagnose

@@ -1,0 +1,76 @@
+// loss.below-floor: on fresh uniform tokens over V symbols no honest causal model expects a loss
+// below ln V nats, because the next token is independent of everything that it may see.
+//
+// Sees: FloorProbeEvent, the loss on such tokens with its standard error; and of BatchEvent only
+// whether labels equal their own inputs, to tell two causes apart.
+// Fires: when the loss is more than 4 standard errors below the floor (chance 3e-5 a probe).
+// That something leaks is then certain; what leaks is not, so the confidence in a cause is moderate
+// and a detector that saw the leak itself ranks above.
+#include <fmt/format.h>
+
+#include "diagnose/detector.h"
+#include "train/events.h"
+
+namespace faultline::diagnose {
+namespace {
+
+constexpr double kDeviations = 4;
+
+class LossBelowFloor : public Watcher {
+ public:
+  LossBelowFloor(Context& context, Findings& findings)
+      : Watcher(context, findings, "loss.below-floor") {
+    on(&LossBelowFloor::batch_comes);
+    on(&LossBelowFloor::probed);
+  }
+
+ private:
+  void batch_comes(const train::BatchEvent& event) {
+    if (batches_seen_ >= kBatchesToJudge) return;
+    ++batches_seen_;
+    const auto inputs = event.batch.inputs.to_vector<int32_t>();
+    const auto labels = event.batch.labels.to_vector<int32_t>();
+    for (size_t i = 0; i < labels.size(); ++i) {
+      if (labels[i] == kIgnoredLabel) continue;
+      ++labels_;
+      copies_ += labels[i] == inputs[i] ? 1 : 0;
+    }
+  }
+
+  void probed(const train::FloorProbeEvent& event) {
+    looked();
+    if (!(event.loss < event.floor - kDeviations * event.deviation)) return;
+    const bool copied = labels_ > 0 && copies_ == labels_;
+    report(copied ? "labels.no-shift" : "attn.mask-broadcast", copied ? 0.6 : 0.55, "loss",
+           fmt::format("loss {:.4f} on {} fresh uniform tokens, {:.1f} standard errors below the "
+                       "floor {:.6f}; {} of {} labels seen equal their own input",
+                       event.loss, event.tokens, (event.floor - event.loss) / event.deviation,
+                       event.floor, copies_, labels_));
+  }
+
+  static constexpr int kBatchesToJudge = 4;
+  int batches_seen_ = 0;
+  int64_t labels_ = 0;
+  int64_t copies_ = 0;
+};
+
+}  // namespace
+
+DETECTOR(loss_below_floor) {
+  return {
+      "loss.below-floor",
+      WatchLevel::light,
+      {{"labels.no-shift", "The labels are the inputs themselves: the loss falls to 0 by copying.",
+        "Make the label at t from token t + 1, in exactly one place.",
+        "Labels differ from the inputs at their own positions."},
+       {"attn.mask-broadcast",
+        "A position sees the token that it has to predict, so the loss falls below what is "
+        "possible without the future.",
+        "Build the mask as a predicate over (batch, query, key), bound to its axes by name.",
+        "Attention weights on all later positions are exactly 0."}},
+      [](Context& context, Findings& findings) {
+        return std::make_unique<LossBelowFloor>(context, findings);
+      }};
+}
+
+}  // namespace faultline::diagnose

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include "diagnose/detector.h"
+#include "io/json.h"
+
+namespace faultline::diagnose {
+
+// What a watched run amounts to, in the shape that the command line's contract gives: verdict
+// (healthy, fault, or undecided where there are hints only), causes ranked best first, the checks
+// that ran and those that did not, with the reason.
+Json verdict_json(const Watch& watch);
+
+// Writes it to DIR/verdict.json, whole or not at all. Throws IoError.
+void write_verdict(const std::string& directory, const Watch& watch);
+
+// The same for a person, a few lines ending in a line end.
+std::string verdict_text(const Watch& watch);
+
+// A detection as the contract gives it, and back.
+Json to_json(const Detection& detection);
+Detection detection_from_json(const Json& json);
+
+}  // namespace faultline::diagnose

@@ -1,0 +1,257 @@
+#include <cmath>
+
+#include "autograd/functional.h"
+#include "core/rng.h"
+#include "lab/case.h"
+#include "nn/attention.h"
+
+// Shapes: B batch, H heads, Q queries, K keys.
+namespace faultline::lab {
+namespace {
+
+// ---- the parts of a mask, as programs with broadcasting tensors make them
+// ------------------------
+
+// bool [Q, K]
+Tensor causal_QK(const nn::Mask& mask, int64_t queries, int64_t keys) {
+  if (!mask.causal) {
+    return equal(zeros({queries, keys}, DType::i64), zeros({queries, keys}, DType::i64));
+  }
+  const Tensor position = arange(queries, static_cast<double>(mask.query_offset));
+  return less_equal(reshape(arange(keys), {1, keys}), reshape(position, {queries, 1}));
+}
+
+// bool [B, Q, K]: what the predicate of the mask says.
+Tensor keep_BQK(const nn::Mask& mask, const Tensor& scores_BHQK) {
+  const int64_t B = scores_BHQK.size(0), Q = scores_BHQK.size(2), K = scores_BHQK.size(3);
+  Tensor keep = expand(reshape(causal_QK(mask, Q, K), {1, Q, K}), {B, Q, K});
+  if (mask.key_valid.defined()) keep = logical_and(keep, reshape(mask.key_valid, {B, 1, K}));
+  if (mask.documents.defined()) {
+    const Tensor own = slice(mask.documents, 1, mask.query_offset, mask.query_offset + Q);
+    keep = logical_and(keep, equal(reshape(mask.documents, {B, 1, K}), reshape(own, {B, Q, 1})));
+  }
+  return keep;
+}
+
+// softmax over kept scores with the finite sentinel that many programs use; `keep` broadcasts.
+Tensor softmax_where(const Tensor& keep, const Tensor& scores_BHQK, double scale) {
+  const Tensor scaled = scores_BHQK * scale;
+  return softmax(where(keep, scaled, full({1}, -1e4)));
+}
+
+// The padding mask [B, K] without an axis for queries: where B = Q it is taken for [Q, K]. For
+// other sizes, as in a run's evaluation, such a program raises; here those get the right mask.
+Tensor b_eq_t(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
+  if (scores_BHQK.size(0) != scores_BHQK.size(2)) {
+    return nn::AttentionWeightsSeam::standard(scores_BHQK, mask, scale);
+  }
+  const nn::Mask rest{mask.causal, mask.query_offset, {}, mask.documents};
+  Tensor keep = reshape(keep_BQK(rest, scores_BHQK),
+                        {scores_BHQK.size(0), 1, scores_BHQK.size(2), scores_BHQK.size(3)});
+  if (mask.key_valid.defined()) keep = logical_and(keep, mask.key_valid);
+  return softmax_where(keep, scores_BHQK, scale);
+}
+
+// The mask [B, Q, K] without an axis for heads: where B = H it is taken for [H, Q, K].
+Tensor b_eq_h(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
+  if (scores_BHQK.size(0) != scores_BHQK.size(1)) {
+    return nn::AttentionWeightsSeam::standard(scores_BHQK, mask, scale);
+  }
+  return softmax_where(keep_BQK(mask, scores_BHQK), scores_BHQK, scale);
+}
+
+// The padding mask on the axis of the queries, [B, 1, Q, 1].
+Tensor query_axis(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
+  const int64_t B = scores_BHQK.size(0), Q = scores_BHQK.size(2), K = scores_BHQK.size(3);
+  const nn::Mask rest{mask.causal, mask.query_offset, {}, mask.documents};
+  Tensor keep = reshape(keep_BQK(rest, scores_BHQK), {B, 1, Q, K});
+  if (mask.key_valid.defined()) keep = logical_and(keep, reshape(mask.key_valid, {B, 1, Q, 1}));
+  return softmax_where(keep, scores_BHQK, scale);
+}
+
+Tensor right_keep(const Tensor& scores_BHQK, const nn::Mask& mask) {
+  return reshape(keep_BQK(mask, scores_BHQK),
+                 {scores_BHQK.size(0), 1, scores_BHQK.size(2), scores_BHQK.size(3)});
+}
+
+// "True" taken for "hide": a row that then sees nothing gives zeros, as in safe softmax.
+Tensor inverted(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
+  const Tensor keep = logical_not(right_keep(scores_BHQK, mask));
+  return where(keep, softmax_where(keep, scores_BHQK, scale), zeros({1}));
+}
+
+// The article's own remedy, logits + ~mask: hidden keys get one added to their score.
+Tensor additive_bool(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
+  const Tensor hidden = cast(logical_not(right_keep(scores_BHQK, mask)), DType::f32);
+  return softmax(scores_BHQK * scale + hidden);
+}
+
+// A mask of ones and zeros added to the scores: visible keys get one added, none is hidden.
+Tensor additive_float(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
+  return softmax(scores_BHQK * scale + cast(right_keep(scores_BHQK, mask), DType::f32));
+}
+
+using Weights = Tensor(const Tensor&, const nn::Mask&, double);
+Plant replace_weights(Weights* wrong) {
+  return
+      [wrong](Context& context) { return context.seams.replace<nn::AttentionWeightsSeam>(wrong); };
+}
+
+// ---- the visibility probe
+// ------------------------------------------------------------------------ Keys are 0, so all
+// scores are, whatever the queries; values are V[j] = 2^j. A row of attention is then the mean of
+// 2^j over the keys that it sees: 1, 1.5, 2.33333, 3.75 for the first 1 to 4.
+constexpr int64_t kKeys = 4;
+
+// Output [b][h][q] at b * H * 4 + h * 4 + q.
+std::vector<double> probe(const RunOptions& options, int64_t B, int64_t H, const nn::Mask& mask) {
+  const Tensor q = normal({B, H, kKeys, 1}, 0, 1, options.seed, stream_of("queries"));
+  const Tensor k = zeros({B, H, kKeys, 1});
+  const Tensor v = expand(reshape(tensor<float>({1, 2, 4, 8}), {1, 1, kKeys, 1}), {B, H, kKeys, 1});
+  return nn::attention(q, k, contiguous(v), mask, 1.0).to_vector<double>();
+}
+
+// bool [B, 4]: the first lengths[b] keys of sequence b are text.
+Tensor valid_keys(std::initializer_list<int> lengths) {
+  std::vector<int64_t> limit(lengths.begin(), lengths.end());
+  const auto B = static_cast<int64_t>(limit.size());
+  return less(reshape(arange(kKeys), {1, kKeys}), reshape(tensor(limit, {B}), {B, 1}));
+}
+
+// Padding only, four sequences of lengths 4, 1, 3, 2: every query of a sequence sees the same keys.
+void padded_batch(const RunOptions& options, Metrics& metrics) {
+  const nn::Mask mask{.causal = false, .key_valid = valid_keys({4, 1, 3, 2})};
+  const auto out = probe(options, 4, 2, mask);
+  metrics.measure("b0 q1", out[1]);
+  metrics.measure("b1 q0", out[8]);
+  metrics.measure("b2 q3", out[19]);
+}
+
+void two_heads(const RunOptions& options, Metrics& metrics) {
+  const nn::Mask mask{.causal = false, .key_valid = valid_keys({4, 2})};
+  const auto out = probe(options, 2, 2, mask);
+  metrics.measure("b0 h1", out[4]);
+  metrics.measure("b1 h0", out[8]);
+}
+
+void padded_causal(const RunOptions& options, Metrics& metrics) {
+  const auto out = probe(options, 1, 1, nn::Mask{.key_valid = valid_keys({2})});
+  for (size_t q = 0; q < 4; ++q) metrics.measure("q" + std::to_string(q), out[q]);
+}
+
+void causal(const RunOptions& options, Metrics& metrics) {
+  const auto out = probe(options, 1, 1, nn::Mask{});
+  for (size_t q = 0; q < 4; ++q) metrics.measure("q" + std::to_string(q), out[q]);
+}
+
+const char* const kRounded = "given to six decimals; thirds and exponentials are no f32 numbers";
+constexpr double kSixDecimals = 1e-6;
+
+void add_broadcast_variants(Fault& fault) {
+  // Documents of a verse are sometimes shorter than 48 bytes, so some rows are padded.
+  fault.variant("b-eq-t", "A padding mask [B, T] taken for [T, T] where B = T")
+      .wrong(replace_weights(&b_eq_t))
+      .run(&padded_batch)
+      .expect("b0 q1", 1)
+      .expect("b1 q0", 3.75)
+      .expect("b2 q3", 1.5)
+      .claimed("logits + ~mask, the article's correct line", replace_weights(&additive_bool))
+      .caught_by("mask.visibility")
+      .in_training({.steps = 200,
+                    .needs = {{"batch_size", "48"},
+                              {"seq_len", "48"},
+                              {"pack", "false"},
+                              {"documents", "verse"}}});
+  fault.variant("b-eq-h", "A mask [B, T, T] taken for [H, T, T] where B = H")
+      .wrong(replace_weights(&b_eq_h))
+      .run(&two_heads)
+      .expect("b0 h1", 1.5)
+      .expect("b1 h0", 3.75)
+      .caught_by("mask.visibility")
+      .in_training({.steps = 200,
+                    .needs = {{"batch_size", "2"}, {"num_heads", "2"}, {"documents", "verse"}}});
+  fault.variant("query-axis", "A padding mask on the axis of the queries")
+      .wrong(replace_weights(&query_axis))
+      .run(&padded_causal)
+      .expect("q2", 3.75)
+      .expect("q3", 3.75)
+      .caught_by("mask.visibility")
+      .in_training(
+          {.steps = 200, .needs = {{"seq_len", "64"}, {"pack", "false"}, {"documents", "verse"}}});
+}
+
+void add_meaning_variants(Fault& fault) {
+  fault.variant("inverted", "A mask whose true means hide where true means keep")
+      .wrong(replace_weights(&inverted))
+      .run(&causal)
+      .expect_within("q0", 14.0 / 3, kSixDecimals, kRounded)
+      .expect("q1", 6)
+      .expect("q2", 8)
+      .expect("q3", 0)
+      .caught_by("mask.visibility")
+      .in_training({.steps = 200});
+  fault.variant("additive-bool", "logits + ~mask: the future gets one added to its scores")
+      .wrong(replace_weights(&additive_bool))
+      .run(&causal)
+      .expect_within("q0", 4.266150, kSixDecimals, kRounded)
+      .expect_within("q1", 4.789764, kSixDecimals, kRounded)
+      .expect_within("q2", 5.027079, kSixDecimals, kRounded)
+      .caught_by("mask.visibility")
+      .in_training({.steps = 200});
+  fault.variant("additive-float", "A mask of ones and zeros added to the scores hides nothing")
+      .wrong(replace_weights(&additive_float))
+      .run(&causal)
+      .expect_within("q0", 2.923655, kSixDecimals, kRounded)
+      .expect_within("q1", 2.710236, kSixDecimals, kRounded)
+      .expect_within("q2", 2.952313, kSixDecimals, kRounded)
+      .caught_by("mask.visibility")
+      .in_training({.steps = 200});
+}
+
+}  // namespace
+
+FAULT(attn_mask_broadcast) {
+  Fault& fault = lab.fault(
+      {.id = "attn.mask-broadcast",
+       .title = "An attention mask meets the scores on another axis, or as a number",
+       .domain = "attention",
+       .seed = "000 2.1",
+       .mechanism =
+           "Broadcasting aligns shapes from the right. A mask that lacks the axis of heads or "
+           "queries binds to another axis whenever two sizes coincide: [B, T] is taken for [T, T] "
+           "where B = T, [B, T, T] for [H, T, T] where B = H. For other sizes it raises, so the "
+           "test passes and the training run does not notice. Alike: a mask on the query axis, one "
+           "whose true means hide, or one added to the scores: + 1 on hidden keys gives the first "
+           "of four queries the weights 0.109232 on itself and 0.296923 on each later key.",
+       .symptom =
+           "Where positions see the future the loss falls below what the text allows and the model "
+           "generates nonsense; where they see padding or another sequence's mask the loss is a "
+           "little worse than it should be, and changes with the batch size.",
+       .article_says =
+           "mask[None], of shape (1, 8, 8), broadcasts over the wrong axis; the right way is "
+           "attn_logits + ~mask[None, None].",
+       .truth =
+           "(8, 8), (1, 8, 8) and (1, 1, 8, 8) mean the same against [B, H, 8, 8]. The line that "
+           "the article calls right adds 1 to the scores of the future and hides nothing: it is "
+           "the "
+           "variant additive-bool. What really goes wrong is a mask whose batch axis falls on "
+           "queries or heads.",
+       .fix =
+           "Represent a mask as a predicate over (batch, query, key) and apply it as a condition. "
+           "Where it must be a tensor, give it all four axes: [B, 1, 1, T] for padding, "
+           "[1, 1, T, T] for causality.",
+       .sources = {
+           "mlx-lm pull request 1903: a mask (B, 1, N, S) against grouped scores of five axes is "
+           "silent where B equals the number of key heads. "
+           "https://github.com/ml-explore/mlx-lm/pull/1903",
+           "hyunwoongko/transformer pull request 40: a padding mask on the query axis, hidden by "
+           "-1e4. https://github.com/hyunwoongko/transformer/pull/40",
+           "rasbt/LLMs-from-scratch issue 1061: an upper triangle passed where true means keep. "
+           "https://github.com/rasbt/LLMs-from-scratch/issues/1061",
+           "PyTorch issue 120810 (2024): scaled_dot_product_attention takes any mask that "
+           "broadcasts. https://github.com/pytorch/pytorch/issues/120810"}});
+  add_broadcast_variants(fault);
+  add_meaning_variants(fault);
+}
+
+}  // namespace faultline::lab

@@ -1,0 +1,97 @@
+#include "autograd/functional.h"
+#include "lab/case.h"
+#include "nn/module.h"
+#include "optim/optimizer.h"
+#include "train/trainer.h"
+
+namespace faultline::lab {
+namespace {
+
+class OneWeight : public nn::Module {
+ public:
+  OneWeight() { add_parameter("weight", {1}, Decay::no); }
+};
+
+// Plain SGD on loss = weight: its gradient is 1 at every step. All numbers are exact in f32.
+class LinearLoss : public Experiment {
+ public:
+  explicit LinearLoss(const RunOptions&)
+      : parameters_(model_.parameters()), optimizer_({{parameters_, 0}}) {
+    fill_(weight().detach(), 0);
+  }
+
+  void step(int64_t step) override {
+    Context& context = Context::current();
+    context.seams.call<train::ZeroGradSeam>(model_);
+    context.events.emit(train::StepBeginEvent{step, parameters_});
+    backward(weight() * 1.0);
+    optimizer_.step(0.0625);
+    gradient_ = parameters_[0]->gradient().item<double>();
+  }
+  State state() override {
+    State state;
+    state.add("model", model_.state());
+    state.add("optimizer", optimizer_.state());
+    return state;
+  }
+  void load(const State& state) override {
+    model_.load(state.part("model"));
+    optimizer_.load(state.part("optimizer"));
+  }
+  void report(Metrics& metrics) override {
+    metrics.measure("gradient", gradient_);
+    metrics.measure("weight", weight().item<double>());
+  }
+
+ private:
+  const Tensor& weight() const { return parameters_[0]->value(); }
+
+  OneWeight model_;
+  std::vector<Parameter*> parameters_;
+  optim::Sgd optimizer_;
+  double gradient_ = 0;
+};
+
+}  // namespace
+
+FAULT(optim_missing_zero_grad) {
+  Fault& fault = lab.fault(
+      {.id = "optim.missing-zero-grad",
+       .title = "Gradients are never cleared between steps",
+       .domain = "optimizer",
+       .mechanism =
+           "backward adds to the gradient that a parameter already holds. Without clearing, step k "
+           "uses the sum of the gradients of steps 1 to k. On a linear loss with gradient 1 that "
+           "is "
+           "k: ten steps of 1/16 move the weight by (1 + 2 + ... + 10)/16 = 3.4375 in place of "
+           "10/16 = 0.625. It is momentum without decay: the sum never forgets.",
+       .symptom =
+           "The gradient norm climbs steadily while the loss first falls a little faster than "
+           "usual, then oscillates or diverges. It looks like a learning rate that is too high, "
+           "and "
+           "lowering the rate only delays it.",
+       .truth =
+           "With AdamW the effect is smaller than with SGD, because a gradient that has grown k "
+           "times is divided by a root mean square that has grown alike; what stays is the wrong, "
+           "outdated direction. Clipping hides it in the same way.",
+       .fix = "Clear the gradients of all parameters once a step, before its first micro-batch. A "
+              "loop that accumulates on purpose clears after the optimizer step, not after each "
+              "backward.",
+       .sources = {
+           "Stack Overflow question 60335387 (2020), one of the bugs in TrainCheck's set. "
+           "https://stackoverflow.com/questions/60335387",
+           "TrainCheck, OSDI 2025: silent training errors and the invariants that catch them. "
+           "https://www.usenix.org/conference/osdi25/presentation/jiang"}});
+
+  fault.only_variant()
+      .wrong([](Context& context) {
+        return context.seams.replace<train::ZeroGradSeam>([](nn::Module&) {});
+      })
+      .run<LinearLoss>(10)
+      .expect("gradient", 10)
+      .expect("weight", -3.4375)
+      .caught_by("gradients.cleared")
+      .in_training({.steps = 200});
+}
+
+}  // namespace faultline::lab

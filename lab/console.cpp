@@ -1,0 +1,205 @@
+#include "lab/console.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+namespace faultline::lab {
+namespace {
+
+std::string figure(double value, bool is_count) {
+  if (std::isnan(value)) return "nan";
+  const double size = std::abs(value);
+  if (is_count && size < 1e15) return fmt::format("{:.0f}", value);
+  if (size != 0 && (size < 1e-6 || size >= 1e7)) return fmt::format("{:.6g}", value);
+  return fmt::format("{:.6f}", value);
+}
+
+// The metrics to show: those of which a figure is expected, else the first few.
+std::vector<std::string> shown_metrics(const CaseResult& result) {
+  constexpr size_t kMost = 4;
+  std::vector<std::string> names;
+  for (const Expectation& expected : result.expected) {
+    if (names.size() < kMost) names.push_back(expected.metric);
+  }
+  for (const Metric& metric : result.healthy.metrics.all()) {
+    if (names.size() >= 2 || !result.expected.empty()) break;
+    names.push_back(metric.name);
+  }
+  return names;
+}
+
+// "1000 counted" or "p 0.204108"; columns of one name are of one width.
+std::string column(const RunRecord& run, const std::string& name, size_t width) {
+  for (const Metric& metric : run.metrics.all()) {
+    if (metric.name != name) continue;
+    const std::string value = figure(metric.value, metric.is_count);
+    return metric.is_count ? fmt::format("{:>{}} {}", value, width, name)
+                           : fmt::format("{} {:>{}}", name, value, width);
+  }
+  return "";
+}
+
+size_t width_of(const CaseResult& result, const std::string& name) {
+  size_t width = 0;
+  for (const RunRecord* run : {&result.healthy, &result.faulty, &result.fixed}) {
+    for (const Metric& metric : run->metrics.all()) {
+      if (metric.name != name) continue;
+      width = std::max(width, figure(metric.value, metric.is_count).size());
+    }
+  }
+  return width;
+}
+
+std::string run_line(const char* label, const CaseResult& result, const RunRecord& run,
+                     const std::string& ending) {
+  std::string line = fmt::format("  {:<8} ", label);
+  for (const std::string& name : shown_metrics(result)) {
+    line += column(run, name, width_of(result, name)) + "  ";
+  }
+  return line + ending + "\n";
+}
+
+std::string detections(const RunRecord& run) {
+  if (run.detections.empty()) return "silent";
+  const diagnose::Detection& first = run.detections.front();
+  return fmt::format("{}, step {}, op {}", first.detector, first.step, first.op);
+}
+
+// `text` in lines of at most `width` columns, each after `indent` blanks.
+std::string wrapped(const std::string& text, int width, int indent) {
+  std::istringstream words(text);
+  std::string result;
+  std::string line;
+  for (std::string word; words >> word;) {
+    if (!line.empty() && static_cast<int>(line.size() + 1 + word.size()) > width - indent) {
+      result += std::string(static_cast<size_t>(indent), ' ') + line + "\n";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  if (!line.empty()) result += std::string(static_cast<size_t>(indent), ' ') + line + "\n";
+  return result;
+}
+
+std::string detectors_of(const Fault& fault) {
+  std::vector<std::string> names;
+  for (const Variant& variant : fault.variants()) {
+    if (std::find(names.begin(), names.end(), variant.detector()) == names.end()) {
+      names.push_back(variant.detector());
+    }
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string training_text(const Variant& variant) {
+  return variant.has_training_form() ? fmt::format("{} steps", variant.training().steps) : "-";
+}
+
+}  // namespace
+
+std::string case_text(const CaseResult& result) {
+  std::string text = fmt::format("{}   {}\n", result.full_name(), result.title);
+  const std::string equal = result.fixed_bound == 0
+                                ? "equal to healthy"
+                                : fmt::format("within {} of healthy", result.fixed_bound);
+  text += run_line("healthy", result, result.healthy, detections(result.healthy));
+  text += run_line("faulty", result, result.faulty, detections(result.faulty));
+  text += run_line("fixed", result, result.fixed,
+                   result.verified() ? "silent, " + equal : detections(result.fixed));
+  if (result.claimed) {
+    text += run_line("claimed", result, *result.claimed,
+                     fmt::format("{}: {}", name(result.outcome), detections(*result.claimed)));
+  }
+  if (result.verified()) {
+    text += fmt::format("  verified {:.1f} s   faultline explain {}\n", result.seconds, result.id);
+  } else {
+    text += fmt::format("  FAILED   {:.1f} s   {}\n", result.seconds, result.why);
+  }
+  return text;
+}
+
+std::string summary_text(const std::vector<CaseResult>& results, double seconds) {
+  std::vector<std::string> failed;
+  for (const CaseResult& result : results) {
+    if (!result.verified()) failed.push_back(result.full_name());
+  }
+  const std::string counted =
+      fmt::format("{} {}", results.size(), results.size() == 1 ? "case" : "cases");
+  if (failed.empty()) return fmt::format("{}, all verified, {:.1f} s\n", counted, seconds);
+  return fmt::format("{}, {} verified, {} FAILED: {}, {:.1f} s\n", counted,
+                     results.size() - failed.size(), failed.size(), fmt::join(failed, ", "),
+                     seconds);
+}
+
+std::string list_text(const std::vector<Catalogue::Entry>& entries) {
+  size_t width = 0;
+  for (const auto& entry : entries) width = std::max(width, entry.variant->full_name().size());
+  std::string text;
+  for (const auto& [fault, variant] : entries) {
+    text += fmt::format("{:<{}}  {:<10} {:<8} {:<10} {}\n", variant->full_name(), width,
+                        fault->text().domain, fault->text().seed, training_text(*variant),
+                        variant->title());
+  }
+  return text;
+}
+
+Json list_json(const std::vector<Catalogue::Entry>& entries) {
+  Json list = Json::array();
+  for (const auto& [fault, variant] : entries) {
+    list.push(Json::object()
+                  .set("id", fault->text().id)
+                  .set("variant", variant->name())
+                  .set("title", variant->title())
+                  .set("domain", fault->text().domain)
+                  .set("seed", fault->text().seed)
+                  .set("train", variant->has_training_form()));
+  }
+  return list;
+}
+
+std::string explain_text(const Fault& fault, int width) {
+  const FaultText& text = fault.text();
+  std::string out = fmt::format("{}   {}\n", text.id, text.title);
+  const std::pair<const char*, const std::string*> parts[] = {
+      {"What happens", &text.mechanism},
+      {"What you see", &text.symptom},
+      {"What the article says", &text.article_says},
+      {"What is true", &text.truth},
+      {"Fix", &text.fix}};
+  for (const auto& [heading, body] : parts) {
+    if (!body->empty()) out += fmt::format("\n{}\n{}", heading, wrapped(*body, width, 2));
+  }
+  out += fmt::format("\nCaught by\n  {}\n\nVariants\n", detectors_of(fault));
+  for (const Variant& variant : fault.variants()) {
+    out += wrapped(fmt::format("{}: {}", variant.full_name(), variant.title()), width, 2);
+    if (variant.has_training_form()) {
+      out += fmt::format("    faultline train tiny --steps {} --fault {} --watch full --out DIR\n",
+                         variant.training().steps, variant.full_name());
+    }
+  }
+  if (!text.sources.empty()) out += "\nSources\n";
+  for (const std::string& source : text.sources) out += wrapped(source, width, 2);
+  return out;
+}
+
+Json explain_json(const Fault& fault) {
+  const FaultText& text = fault.text();
+  std::vector<std::string> variants;
+  for (const Variant& variant : fault.variants()) variants.push_back(variant.name());
+  return Json::object()
+      .set("id", text.id)
+      .set("title", text.title)
+      .set("mechanism", text.mechanism)
+      .set("symptom", text.symptom)
+      .set("article_says", text.article_says)
+      .set("truth", text.truth)
+      .set("fix", text.fix)
+      .set("detector", detectors_of(fault))
+      .set("sources", Json::array_of(text.sources))
+      .set("variants", Json::array_of(variants));
+}
+
+}  // namespace faultline::lab

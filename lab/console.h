@@ -1,0 +1,24 @@
+#pragma once
+
+#include "lab/catalogue.h"
+#include "lab/result.h"
+
+// What the lab says to a person. Nothing here prints.
+namespace faultline::lab {
+
+// The lines of one case: name and title; healthy, faulty, fixed (and claimed, where an article has
+// a remedy of its own) with their figures and what the detectors said; the verdict.
+std::string case_text(const CaseResult& result);
+
+// One line about all of them.
+std::string summary_text(const std::vector<CaseResult>& results, double seconds);
+
+// `lab --list`, for a person and as the contract gives it.
+std::string list_text(const std::vector<Catalogue::Entry>& entries);
+Json list_json(const std::vector<Catalogue::Entry>& entries);
+
+// `explain ID`, for a terminal of `width` columns and as the contract gives it.
+std::string explain_text(const Fault& fault, int width = 80);
+Json explain_json(const Fault& fault);
+
+}  // namespace faultline::lab

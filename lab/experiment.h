@@ -1,0 +1,54 @@
+#pragma once
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/state.h"
+
+namespace faultline::lab {
+
+// A named figure of a run. A count is shown as "256 counted", a measure as "p 0.204108".
+struct Metric {
+  std::string name;
+  double value = 0;
+  bool is_count = false;
+};
+
+// The figures of a run, in the order in which they were first set.
+class Metrics {
+ public:
+  void measure(const std::string& name, double value) { set({name, value, false}); }
+  void count(const std::string& name, double value) { set({name, value, true}); }
+  void set(Metric metric);
+  const std::vector<Metric>& all() const { return metrics_; }
+  std::optional<double> find(const std::string& name) const;
+
+ private:
+  std::vector<Metric> metrics_;
+};
+
+struct RunOptions {
+  uint64_t seed = 1;  // of random data; the figures that a case expects hold for every seed
+};
+
+// What healthy, faulty and fixed run: it is built anew for each, on the current Context, and goes
+// step by step. It can be saved and restored, so that a repaired run can go back to its last good
+// state; what `report` tells must follow from that state.
+class Experiment {
+ public:
+  virtual ~Experiment() = default;
+  virtual void step(int64_t step) = 0;  // from 1
+  virtual State state() { return {}; }
+  virtual void load(const State&) {}
+  virtual void report(Metrics& metrics) = 0;
+};
+
+using BuildExperiment = std::function<std::unique_ptr<Experiment>(const RunOptions&)>;
+// An experiment of one step without state.
+using Measurement = std::function<void(const RunOptions&, Metrics&)>;
+
+}  // namespace faultline::lab

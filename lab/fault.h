@@ -1,0 +1,140 @@
+#pragma once
+
+#include <deque>
+#include <map>
+
+#include "core/context.h"
+#include "lab/experiment.h"
+
+namespace faultline::lab {
+
+// Swaps code in; what it returns holds the replacement (usually the guard of SeamTable::replace).
+using Plant = std::function<std::shared_ptr<void>(Context&)>;
+
+// A figure that the faulty run must show and the healthy one must not.
+struct Expectation {
+  std::string metric;
+  double value = 0;
+  double bound = 0;    // largest |found - value|; 0: exact
+  std::string reason;  // of a bound
+};
+
+// What an article proposes against the fault, tried on top of it.
+struct Claim {
+  std::string what;
+  Plant remedy;
+};
+
+// How the fault is planted in a real training run.
+struct TrainingForm {
+  int64_t steps = 200;                       // after so many steps of `train tiny` it is named
+  std::map<std::string, std::string> needs;  // configuration in which it can show
+};
+
+// One way in which a fault happens, with the run that proves it. Built in a case file:
+// wrong, run, expect and caught_by are mandatory.
+class Variant {
+ public:
+  Variant(std::string fault, std::string name, std::string title);
+
+  // The wrong code. Planted before the experiment is built, removed after its last step.
+  Variant& wrong(Plant plant);
+  // `steps` steps of an experiment; healthy, faulty and fixed share it.
+  Variant& run(int64_t steps, BuildExperiment build);
+  template <std::derived_from<Experiment> E>
+  Variant& run(int64_t steps) {
+    return run(steps, [](const RunOptions& options) { return std::make_unique<E>(options); });
+  }
+  Variant& run(Measurement measure);
+  // A remedy other than the framework's own component, planted on top of the wrong code. Without
+  // one the fixed run is the faulty one taken back to its last good state, the state before the
+  // step at which a detector fired, and continued with the framework's component.
+  Variant& remedy(Plant plant);
+  Variant& claimed(std::string what, Plant remedy);
+  // The faulty run shows exactly this figure, the healthy one does not. NaN and infinities count.
+  Variant& expect(const std::string& metric, double value);
+  // The same within |found - value| <= bound; say why there is a bound.
+  Variant& expect_within(const std::string& metric, double value, double bound,
+                         const std::string& reason);
+  // The figures of the fixed run equal the healthy ones within this relative bound, not bitwise.
+  Variant& fixed_within(double relative_bound, const std::string& reason);
+  // The detector that must rank first.
+  Variant& caught_by(const std::string& detector);
+  Variant& in_training(TrainingForm form);
+  Variant& not_in_training(const std::string& reason);
+
+  const std::string& fault_id() const { return fault_; }
+  const std::string& name() const { return name_; }
+  const std::string& title() const { return title_; }
+  // "adamw.step-counter:bf16", or the fault's id where there is only one variant.
+  std::string full_name() const { return name_.empty() ? fault_ : fault_ + ":" + name_; }
+
+  // Puts the wrong code into a Context until the guard is destroyed.
+  std::shared_ptr<void> plant(Context& context) const { return wrong_(context); }
+  // Throws InvalidArgument naming the fault and the reason when there is no such form (yet).
+  const TrainingForm& training() const;
+  bool has_training_form() const { return training_.has_value(); }
+
+  std::unique_ptr<Experiment> build(const RunOptions& options) const { return build_(options); }
+  int64_t steps() const { return steps_; }
+  const Plant& remedy_plant() const { return remedy_; }
+  const std::optional<Claim>& claim() const { return claim_; }
+  const std::vector<Expectation>& expectations() const { return expectations_; }
+  double fixed_bound() const { return fixed_bound_; }
+  const std::string& fixed_reason() const { return fixed_reason_; }
+  const std::string& detector() const { return detector_; }
+
+  // Throws InvalidArgument naming what is missing of wrong, run and caught_by. (A missing figure is
+  // the runner's business: it fails that case.)
+  void check() const;
+
+ private:
+  std::string fault_;
+  std::string name_;
+  std::string title_;
+  Plant wrong_;
+  Plant remedy_;
+  std::optional<Claim> claim_;
+  BuildExperiment build_;
+  int64_t steps_ = 0;
+  std::vector<Expectation> expectations_;
+  double fixed_bound_ = 0;
+  std::string fixed_reason_;
+  std::string detector_;
+  std::optional<TrainingForm> training_;
+  std::string no_training_reason_ = "its case has no training form";
+};
+
+// The text of a fault: the one source of `explain`.
+struct FaultText {
+  std::string id;
+  std::string title;
+  std::string domain;        // attention, precision, optimizer, data, ...
+  std::string seed = "-";    // section of a source article: "000 2.1", or "-"
+  std::string mechanism;     // what happens, with its arithmetic
+  std::string symptom;       // what one sees
+  std::string article_says;  // "" where no article speaks of it
+  std::string truth;
+  std::string fix;
+  std::vector<std::string> sources;  // dated
+};
+
+class Fault {
+ public:
+  // Throws InvalidArgument when a text that every fault needs is empty.
+  explicit Fault(FaultText text);
+
+  // The variant's place is kept for the life of the Fault.
+  Variant& variant(const std::string& name, const std::string& title);
+  // For a fault with one variant: it has no name, and the fault's title.
+  Variant& only_variant() { return variant("", text_.title); }
+
+  const FaultText& text() const { return text_; }
+  const std::deque<Variant>& variants() const { return variants_; }
+
+ private:
+  FaultText text_;
+  std::deque<Variant> variants_;
+};
+
+}  // namespace faultline::lab

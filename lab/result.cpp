@@ -1,0 +1,122 @@
+#include "lab/result.h"
+
+#include <algorithm>
+
+#include "diagnose/verdict.h"
+
+namespace faultline::lab {
+
+const char* name(Outcome outcome) {
+  constexpr const char* kNames[] = {"works", "hides", "fails"};
+  return kNames[static_cast<int>(outcome)];
+}
+
+CaseResult blank_result(const Fault& fault, const Variant& variant) {
+  CaseResult result;
+  result.id = variant.fault_id();
+  result.variant = variant.name();
+  result.title = variant.title();
+  result.seed = fault.text().seed;
+  result.domain = fault.text().domain;
+  result.expected = variant.expectations();
+  result.fixed_bound = variant.fixed_bound();
+  return result;
+}
+
+namespace {
+
+Json run_json(const RunRecord& run) {
+  Json metrics = Json::object();
+  Json counts = Json::array();
+  for (const Metric& metric : run.metrics.all()) {
+    metrics.set(metric.name, metric.value);
+    if (metric.is_count) counts.push(metric.name);
+  }
+  Json detections = Json::array();
+  for (const auto& detection : run.detections) detections.push(diagnose::to_json(detection));
+  return Json::object().set("metrics", metrics).set("counts", counts).set("detections", detections);
+}
+
+RunRecord run_from_json(const Json& json) {
+  RunRecord run;
+  const std::vector<Json>& counts = json.at("counts").items();
+  for (const JsonMember& member : json.at("metrics").members()) {
+    const bool is_count = std::any_of(counts.begin(), counts.end(),
+                                      [&](const Json& name) { return name.text() == member.key; });
+    run.metrics.set({member.key, member.value.real(), is_count});
+  }
+  for (const Json& detection : json.at("detections").items()) {
+    run.detections.push_back(diagnose::detection_from_json(detection));
+  }
+  return run;
+}
+
+Outcome outcome_from_name(const std::string& text) {
+  if (text == "works") return Outcome::works;
+  return text == "hides" ? Outcome::hides : Outcome::fails;
+}
+
+}  // namespace
+
+Json to_json(const CaseResult& result) {
+  Json expected = Json::object();
+  Json bounds = Json::object();
+  for (const Expectation& figure : result.expected) {
+    expected.set(figure.metric, figure.value);
+    if (figure.bound == 0) continue;
+    bounds.set(figure.metric,
+               Json::object().set("bound", figure.bound).set("reason", figure.reason));
+  }
+  Json claimed;
+  if (result.claimed) {
+    claimed = run_json(*result.claimed);
+    claimed.set("outcome", name(result.outcome));
+  }
+  return Json::object()
+      .set("id", result.id)
+      .set("variant", result.variant)
+      .set("title", result.title)
+      .set("seed", result.seed)
+      .set("domain", result.domain)
+      .set("healthy", run_json(result.healthy))
+      .set("faulty", run_json(result.faulty))
+      .set("fixed", run_json(result.fixed))
+      .set("claimed", claimed)
+      .set("expected", expected)
+      .set("bounds", bounds)
+      .set("fixed_bound", result.fixed_bound)
+      .set("verdict", result.verified() ? "verified" : "failed")
+      .set("why", result.why)
+      .set("seconds", result.seconds);
+}
+
+CaseResult result_from_json(const Json& json) {
+  CaseResult result;
+  result.id = json.at("id").text();
+  result.variant = json.at("variant").text();
+  result.title = json.at("title").text();
+  result.seed = json.at("seed").text();
+  result.domain = json.at("domain").text();
+  result.healthy = run_from_json(json.at("healthy"));
+  result.faulty = run_from_json(json.at("faulty"));
+  result.fixed = run_from_json(json.at("fixed"));
+  const Json& claimed = json.at("claimed");
+  if (claimed.is(Json::Kind::object)) {
+    result.claimed = run_from_json(claimed);
+    result.outcome = outcome_from_name(claimed.at("outcome").text());
+  }
+  for (const JsonMember& figure : json.at("expected").members()) {
+    Expectation expectation{figure.key, figure.value.real(), 0, ""};
+    if (const Json* bound = json.at("bounds").find(figure.key)) {
+      expectation.bound = bound->at("bound").real();
+      expectation.reason = bound->at("reason").text();
+    }
+    result.expected.push_back(expectation);
+  }
+  result.fixed_bound = json.at("fixed_bound").real();
+  result.why = json.at("why").text();
+  result.seconds = json.at("seconds").real();
+  return result;
+}
+
+}  // namespace faultline::lab

@@ -1,0 +1,145 @@
+#include "tests/lab/broken_cases.h"
+
+#include <unistd.h>
+
+#include <csignal>
+
+#include "lab/case.h"
+#include "optim/optimizer.h"
+
+namespace faultline::lab {
+namespace {
+
+// A behaviour to get wrong: the amount by which a count grows.
+struct AmountSeam {
+  static constexpr const char* name = "amount";
+  using Signature = double();
+  static double standard() { return 1; }
+};
+
+Plant amount(double value) {
+  return [value](Context& context) {
+    return context.seams.replace<AmountSeam>([value] { return value; });
+  };
+}
+
+// Counts, and tells observers as an optimizer would, so that counter.advances sees a wrong amount.
+class Counting : public Experiment {
+ public:
+  explicit Counting(const RunOptions&) {}
+  void step(int64_t step) override {
+    Context& context = Context::current();
+    const double before = count_;
+    count_ += context.seams.call<AmountSeam>();
+    context.events.emit(optim::OptimizerEvent{"counting", step, before, count_, 0});
+  }
+  State state() override {
+    State state;
+    state.set_real("count", count_);
+    return state;
+  }
+  void load(const State& state) override { count_ = state.real("count"); }
+  void report(Metrics& metrics) override { metrics.count("counted", count_); }
+
+ private:
+  double count_ = 0;
+};
+
+Variant& counting(Fault& fault, const std::string& name) {
+  return fault.variant(name, name).wrong(amount(2)).run<Counting>(5).caught_by("counter.advances");
+}
+
+Measurement only_when_wrong(void (*action)()) {
+  return [action](const RunOptions&, Metrics& metrics) {
+    if (Context::current().seams.call<AmountSeam>() != 1) action();
+    metrics.measure("m", 0);
+  };
+}
+
+Variant& measuring(Fault& fault, const std::string& name, Measurement measure) {
+  return fault.variant(name, name)
+      .wrong(amount(2))
+      .run(std::move(measure))
+      .expect("m", 1)
+      .caught_by("counter.advances");
+}
+
+void wait_for_ever() {
+  for (;;) pause();
+}
+
+void add_processes(Fault& fault) {
+  measuring(fault, "crash", only_when_wrong([] { std::raise(SIGSEGV); }));
+  measuring(fault, "exit", only_when_wrong([] { _exit(7); }));
+  measuring(fault, "hang", only_when_wrong(&wait_for_ever));
+  measuring(fault, "throws", only_when_wrong([] { fail("a case went wrong"); }));
+}
+
+void add_figures(Fault& fault) {
+  counting(fault, "good").expect("counted", 10);
+  counting(fault, "no-figure");
+  counting(fault, "wrong-figure").expect("counted", 11);
+  counting(fault, "unknown-figure").expect("mistyped", 10);
+  counting(fault, "healthy-shows-figure")
+      .expect_within("counted", 7, 3, "so wide that healthy fits too");
+  counting(fault, "bound-without-reason").expect_within("counted", 10, 1, "");
+  measuring(fault, "other-metrics", [](const RunOptions&, Metrics& metrics) {
+    metrics.measure(Context::current().seams.call<AmountSeam>() == 1 ? "m" : "n", 1);
+  });
+}
+
+// Alarms only for the amount 2; the remedy makes another amount of it, which nobody sees.
+Variant& nearly_fixed(Fault& fault, const std::string& name, double remedied) {
+  return fault.variant(name, name)
+      .wrong(amount(2))
+      .run([](const RunOptions&, Metrics& metrics) {
+        Context& context = Context::current();
+        const double size = context.seams.call<AmountSeam>();
+        context.events.emit(optim::OptimizerEvent{"counting", 1, 0, size == 2 ? 2.0 : 1.0, 0});
+        metrics.measure("m", size);
+      })
+      .expect("m", 2)
+      .caught_by("counter.advances")
+      .remedy(amount(remedied));
+}
+
+void add_runs(Fault& fault) {
+  // A remedy that falls short: it replaces the wrong code by other wrong code.
+  counting(fault, "fixed-alarms").expect("counted", 10).remedy(amount(3));
+  nearly_fixed(fault, "fixed-leaves-bound", 1.5);
+  nearly_fixed(fault, "fixed-leaves-own-bound", 1.5).fixed_within(1e-3, "a reason");
+  nearly_fixed(fault, "fixed-within-bound", 1.0005).fixed_within(1e-3, "a reason");
+  nearly_fixed(fault, "fixed-bound-without-reason", 1.0005).fixed_within(1e-3, "");
+  counting(fault, "wrong-detector").expect("counted", 10).caught_by("mask.visibility");
+  measuring(fault, "unseen", [](const RunOptions&, Metrics& metrics) {
+    metrics.measure("m", Context::current().seams.call<AmountSeam>() - 1);
+  });
+  fault.variant("healthy-alarms", "healthy-alarms")
+      .wrong(amount(3))
+      .run([](const RunOptions&, Metrics& metrics) {
+        Context& context = Context::current();
+        const double size = context.seams.call<AmountSeam>();
+        context.events.emit(optim::OptimizerEvent{"counting", 1, 0, size + 1, 0});
+        metrics.count("m", size);
+      })
+      .expect("m", 3)
+      .caught_by("counter.advances");
+}
+
+}  // namespace
+
+// The fault has the id that counter.advances names, so that only the intended thing is wrong.
+void define_broken_cases(Catalogue& lab) {
+  Fault& fault = lab.fault({.id = "adamw.step-counter",
+                            .title = "t",
+                            .domain = "d",
+                            .mechanism = "m",
+                            .symptom = "s",
+                            .truth = "t",
+                            .fix = "f"});
+  add_figures(fault);
+  add_runs(fault);
+  add_processes(fault);
+}
+
+}  // namespace faultline::lab
