@@ -21,6 +21,9 @@ DType computation_dtype(std::span<const Tensor> inputs) {
 }
 
 void validate(const OpDefinition& op, std::span<const Tensor> inputs) {
+  require(op.inputs <= kMaxInputs && op.outputs <= kMaxOutputs,
+          "{}: is defined with {} inputs and {} outputs; a launch holds {} and {}", op.name,
+          op.inputs, op.outputs, kMaxInputs, kMaxOutputs);
   require(!inputs.empty() && static_cast<int>(inputs.size()) <= op.inputs,
           "{}: takes 1 to {} tensors, got {}", op.name, op.inputs, inputs.size());
   require(inputs[0].defined(), "{}: the first input is undefined", op.name);
@@ -115,8 +118,10 @@ Selection KernelSeam::standard(const SelectionRequest& request) {
   const bool cpu_dtype =
       request.dtype == DType::f32 || request.dtype == DType::f16 || request.dtype == DType::bf16;
   if (request.op.cpu.run != nullptr && cpu_dtype) return {&request.op.cpu, "cpu: f32 or 16-bit"};
-  invariant(request.op.reference.run != nullptr, "{}: has no kernel for {}", request.op.name,
-            faultline::name(request.dtype));
+  invariant(request.op.kernels != Kernels::view, "{}: a view has no kernel", request.op.name);
+  require(request.op.reference.run != nullptr,
+          "{}: has no kernel for {}; cast its inputs to f32, or define it with a reference kernel",
+          request.op.name, faultline::name(request.dtype));
   if (request.op.cpu.run == nullptr) return {&request.op.reference, "reference: its only kernel"};
   return {&request.op.reference, "reference: not an f32 or 16-bit computation"};
 }

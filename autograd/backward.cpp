@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 
 #include "autograd/functional.h"
@@ -178,6 +179,19 @@ class Engine {
 
 namespace {
 
+// How a derivative's ops run: off the tape, and in the precision of the forward pass, which is that
+// of the tensors it saved.
+class BackwardMode {
+ public:
+  explicit BackwardMode(Context& context)
+      : phase_(context.phase, Phase::backward), autocast_off_(context.autocast, std::nullopt) {}
+
+ private:
+  NoGrad gradients_off_;
+  Scoped<Phase> phase_;
+  Scoped<std::optional<DType>> autocast_off_;
+};
+
 Tensor seed_of(const Tensor& root, const Tensor& seed) {
   require(requires_grad(root), "backward: {} does not require a gradient", root);
   if (seed.defined()) {
@@ -194,25 +208,24 @@ Tensor seed_of(const Tensor& root, const Tensor& seed) {
 }  // namespace
 
 void backward(const Tensor& root, const Tensor& seed) {
-  Context& context = Context::current();
-  const NoGrad off;
-  const Scoped<Phase> phase(context.phase, Phase::backward);
+  const BackwardMode mode(Context::current());
   Engine(/*capture=*/false).run(root, seed_of(root, seed));
 }
 
 std::vector<Tensor> gradients(const Tensor& output, std::span<const Tensor> leaves,
                               const Tensor& seed) {
-  Context& context = Context::current();
-  const NoGrad off;
-  const Scoped<Phase> phase(context.phase, Phase::backward);
+  const BackwardMode mode(Context::current());
+  for (const Tensor& leaf : leaves) {
+    require(requires_grad(leaf) && leaf.autograd()->producer == nullptr,
+            "gradients: {} is not a leaf that requires a gradient", leaf);
+  }
   Engine engine(/*capture=*/true);
   engine.run(output, seed_of(output, seed));
   std::vector<Tensor> result;
   for (const Tensor& leaf : leaves) {
-    require(requires_grad(leaf) && leaf.autograd()->producer == nullptr,
-            "gradients: {} is not a leaf that requires a gradient", leaf);
     const Tensor found = engine.captured(leaf);
-    result.push_back(found.defined() ? found : zeros(leaf.shape(), leaf.dtype()));
+    // Cloned: it may share memory with another leaf's gradient, or be the seed.
+    result.push_back(found.defined() ? clone(found) : zeros(leaf.shape(), leaf.dtype()));
   }
   return result;
 }

@@ -30,13 +30,15 @@ Tensor uniform(const Shape& shape, double low, double high, uint64_t seed, uint6
 Tensor clone(const Tensor& x, Site site = Site::here());
 
 // ---- writing in place (outside the tape; they raise the version) --------------------------------
-// Throws when x requires a gradient and gradients are on.
+// They throw when x requires a gradient and gradients are on, and when indices of x share elements
+// (an expanded tensor). The source may overlap x: it is read as it was before.
 void fill_(const Tensor& x, double value);
 void copy_(const Tensor& x, const Tensor& from);     // same shape, any dtypes
-void accumulate_(const Tensor& x, const Tensor& y);  // x += y; same shape and dtype
+void accumulate_(const Tensor& x, const Tensor& y);  // x += y; same shape and dtype, x contiguous
 
-// ---- elementwise, one tensor: the FAULTLINE_UNARY rows of core/ops.def
-// -----------------------------
+// ---- elementwise, one tensor --------------------------------------------------------------------
+// The FAULTLINE_UNARY rows of core/ops.def. Integers are computed in double and truncated: cast
+// them to a float first.
 #define FAULTLINE_UNARY(name, autocast) Tensor name(const Tensor& x, Site site = Site::here());
 #define FAULTLINE_OP(...)
 #define FAULTLINE_KERNEL(name)
@@ -46,6 +48,7 @@ void accumulate_(const Tensor& x, const Tensor& y);  // x += y; same shape and d
 #undef FAULTLINE_KERNEL
 // scale * x + offset.
 Tensor affine(const Tensor& x, double scale, double offset, Site site = Site::here());
+// Whether no element is infinite or NaN. Synchronises.
 bool all_finite(const Tensor& x);
 
 // ---- elementwise, two tensors -------------------------------------------------------------------
@@ -75,29 +78,38 @@ inline Tensor operator*(const Tensor& a, double b) { return affine(a, b, 0); }
 inline Tensor operator*(double a, const Tensor& b) { return affine(b, a, 0); }
 inline Tensor operator-(const Tensor& a) { return neg(a); }
 
-// ---- layout: no element moves except in contiguous, cast, cat and index_select
-// -------------------- One size may be -1. Copies only when the layout does not allow a view.
+// ---- layout -------------------------------------------------------------------------------------
+// No element moves except in contiguous, cast, cat and index_select.
+
+// The elements in row-major order as another shape; one size may be -1 and is found. Copies only
+// when the layout does not allow a view.
 Tensor reshape(const Tensor& x, const Shape& shape, Site site = Site::here());
-// Throws when the layout does not allow it.
+// The same, never a copy: throws when the layout does not allow it.
 Tensor view(const Tensor& x, const Shape& shape, Site site = Site::here());
+// Dimension i of the result is dimension order[i] of x.
 Tensor permute(const Tensor& x, const Dims& order, Site site = Site::here());
+// Two dimensions exchanged; negative counts from the end.
 Tensor transpose(const Tensor& x, int64_t dim_a, int64_t dim_b, Site site = Site::here());
 // Elements [begin, end) of a dimension; negative counts from the end.
 Tensor slice(const Tensor& x, int64_t dim, int64_t begin, int64_t end, Site site = Site::here());
+// Repeats sizes of 1 and adds leading dimensions to reach `shape`, as a view.
 Tensor expand(const Tensor& x, const Shape& shape, Site site = Site::here());
 // Equal parts of `size` along dim (the last may be smaller).
 std::vector<Tensor> split(const Tensor& x, int64_t size, int64_t dim, Site site = Site::here());
 // The three equal parts of the last dimension, as views: a fused q | k | v.
 std::array<Tensor, 3> split3(const Tensor& x, Site site = Site::here());
+// x itself when it is contiguous and of that dtype, else a copy; cast() rounds as convert() does.
 Tensor contiguous(const Tensor& x, Site site = Site::here());
 Tensor cast(const Tensor& x, DType dtype, Site site = Site::here());
+// Behind each other along dim; all other sizes and the dtypes are equal.
 Tensor cat(std::span<const Tensor> tensors, int64_t dim, Site site = Site::here());
 // Rows of `dim` by number; ids i32 or i64, one-dimensional.
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& ids, Site site = Site::here());
 
 // ---- reductions ---------------------------------------------------------------------------------
 enum class KeepDim : uint8_t { no, yes };
-// Over the given dimensions, or all.
+// Over the given dimensions, or all. The sum of integers or bools is i64; floats keep their dtype
+// and are summed in f64. The mean is of floats.
 Tensor sum(const Tensor& x, const std::vector<int64_t>& dims = {}, KeepDim keep = KeepDim::no,
            Site site = Site::here());
 Tensor mean(const Tensor& x, const std::vector<int64_t>& dims = {}, KeepDim keep = KeepDim::no,

@@ -57,7 +57,6 @@ std::vector<std::vector<double>> reverse_mode(const TensorFunction& f,
                [](const Tensor& leaf) { return requires_grad(leaf); });
   const std::vector<Tensor> found = gradients(output, wanted, tensor(cotangent, output.shape()));
   std::vector<std::vector<double>> result;
-  result.reserve(leaves.size());
   size_t next = 0;
   for (const Tensor& leaf : leaves) {
     result.push_back(requires_grad(leaf) ? found[next++].to_vector<double>()
@@ -97,7 +96,6 @@ class Comparison {
       cotangents.back()[static_cast<size_t>(j)] = 1;
     }
     std::vector<std::vector<std::vector<double>>> reverse;
-    reverse.reserve(cotangents.size());
     for (const auto& cotangent : cotangents) {
       reverse.push_back(reverse_mode(f_, inputs_, cotangent, method_));
     }

@@ -112,6 +112,7 @@ class Saved {
 // allocates, launches and records. Every op of the framework and of its users goes through here.
 Outputs apply(const OpDefinition& op, std::span<const Tensor> inputs,
               const Attributes& attributes = {}, Site site = Site::here());
+// The first output of one of our ops.
 Tensor apply(Op op, std::initializer_list<Tensor> inputs, const Attributes& attributes = {},
              Site site = Site::here());
 
@@ -129,6 +130,8 @@ struct SelectionRequest {
 struct KernelSeam {
   static constexpr const char* name = "kernel selection";
   using Signature = Selection(const SelectionRequest&);
+  // The cpu kernel for f32 and 16-bit types where there is one, else the reference. Throws
+  // InvalidArgument when the op has none for the dtype.
   static Selection standard(const SelectionRequest& request);
 };
 

@@ -13,9 +13,9 @@ void Parameter::rename(std::string name) {
 }
 
 void Parameter::set_value(Tensor value) {
+  set_requires_grad(value, trainable_);
+  value.autograd()->name = name_;
   value_ = std::move(value);
-  set_requires_grad(value_, trainable_);
-  value_.autograd()->name = name_;
 }
 
 void Parameter::set_trainable(bool trainable) {

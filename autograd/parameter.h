@@ -23,7 +23,8 @@ class Parameter {
   void rename(std::string name);
   Decay decay() const { return decay_; }
   const Tensor& value() const { return value_; }
-  // Exchanges the value; it collects a gradient if the parameter is trainable.
+  // Exchanges the value; it collects a gradient if the parameter is trainable. Throws
+  // InvalidArgument, and keeps the old one, for integers and for results of ops.
   void set_value(Tensor value);
 
   bool trainable() const { return trainable_; }

@@ -32,7 +32,10 @@ bool requires_grad(const Tensor& tensor);
 void set_requires_grad(const Tensor& tensor, bool value = true);
 // The collected gradient of a leaf, undefined before the first backward.
 Tensor gradient(const Tensor& leaf);
+// Lets go of the collected gradient: the next backward starts anew.
 void clear_gradient(const Tensor& leaf);
+// Calls `hook` in every backward that reaches the tensor. Throws InvalidArgument when no gradient
+// would flow to it.
 void add_gradient_hook(const Tensor& tensor, GradientHook hook);
 
 // How a new contribution joins the gradient that a leaf already holds. `held` may be undefined.
@@ -58,8 +61,9 @@ struct GradientEvent {
   bool first;                  // the leaf held nothing before
 };
 
-// The gradients of `output` with respect to `leaves`, without touching what any leaf holds; zeros
-// where there is no path. The tape is released as by backward.
+// The gradients of `output` with respect to `leaves`, each in memory of its own, without touching
+// what any leaf holds; zeros where there is no path. The tape is released as by backward. Throws
+// InvalidArgument for a tensor that is not a leaf that requires a gradient.
 std::vector<Tensor> gradients(const Tensor& output, std::span<const Tensor> leaves,
                               const Tensor& seed = {});
 

@@ -74,6 +74,7 @@ int bench(const BenchOptions& options) {
   const train::Config config = configuration(options).build();
   require(config.vocab_size >= 2, "bench: vocab_size must be at least 2, got {}",
           config.vocab_size);
+  train::check_memory_to_train(config);
   Context context({.threads = static_cast<int>(options.threads), .seed = config.seed});
   const ContextGuard guard(context);
   train::Trainer trainer(config, random_tokens(config));

@@ -4,9 +4,9 @@
 
 #include <CLI/App.hpp>
 
-// One file a command. Each adds its subcommand to the app with a callback that returns the exit code
-// through `exit_code`: 0 done, 1 the thing asked about failed; errors are exceptions, which main
-// prints as one line and exits 2.
+// One file a command. Each adds its subcommand to the app with a callback that returns the exit
+// code through `exit_code`: 0 done, 1 the thing asked about failed; errors are exceptions, which
+// main prints as one line and exits 2.
 namespace faultline::cli {
 
 void add_lab(CLI::App& app, int& exit_code);

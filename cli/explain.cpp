@@ -1,6 +1,3 @@
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -8,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/terminal.h"
 #include "lab/console.h"
 
 namespace faultline::cli {
@@ -15,9 +13,8 @@ namespace {
 
 // Columns of the terminal, within what reads well.
 int text_width() {
-  winsize size{};
-  const bool known = isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
-  return known && size.ws_col > 0 ? std::clamp(static_cast<int>(size.ws_col), 40, 100) : 80;
+  const int columns = terminal_columns();
+  return columns == 0 ? 80 : std::clamp(columns, 40, 100);
 }
 
 }  // namespace

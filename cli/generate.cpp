@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/whole_number.h"
 #include "core/context.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
@@ -82,6 +83,7 @@ int generate(const GenerateOptions& options) {
           "generate: the prompt is empty; the model continues a text, so give it at least one "
           "character");
   const train::Config config = train::read_record(options.run).config.build();
+  train::check_memory_to_generate(config);
   Context context({.threads = static_cast<int>(options.threads), .seed = config.seed});
   const ContextGuard guard(context);
   const auto model = load_model(options.run, config);
@@ -134,7 +136,8 @@ void add_generate(CLI::App& app, int& exit_code) {
   command->add_option("DIR", options->run, "Directory of a run")->required();
   command->add_option("--prompt", options->prompt, "The text to continue")->required();
   command->add_option("--tokens", options->tokens, "At most so many bytes (default 256)");
-  command->add_option("--seed", options->sampling.seed, "Of the random choices (default 1)");
+  command->add_option("--seed", options->sampling.seed, "Of the random choices (default 1)")
+      ->check(whole_number<uint64_t>());
   command->add_option("--temperature", options->sampling.temperature,
                       "Below 1 safer, above 1 wilder, 0 always the likeliest (default 1)");
   command->add_option("--top-k", options->sampling.top_k,

@@ -1,37 +1,76 @@
 #include "cli/interrupt.h"
 
-#include <csignal>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <initializer_list>
+
+#include "core/error.h"
 
 namespace faultline::cli {
 namespace {
 
-// A signal handler has nothing but statics to write to.
-volatile std::sig_atomic_t noted = 0;
-
-void note(int) { noted = 1; }
-
-void install(int signal) {
+bool is_ignored(int signal) {
   struct sigaction action = {};
-  action.sa_handler = note;
-  sigemptyset(&action.sa_mask);
-  // Once only, and a write that is under way goes on.
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-  sigaction(signal, &action, nullptr);
+  sigaction(signal, nullptr, &action);
+  return action.sa_handler == SIG_IGN;
+}
+
+sigset_t set_of(std::initializer_list<int> signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : signals) sigaddset(&set, signal);
+  return set;
+}
+
+// What the signal does to a process that does not care for it.
+void end_process(int signal) {
+  const sigset_t only = set_of({signal});
+  ::signal(signal, SIG_DFL);
+  pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
+  kill(getpid(), signal);
 }
 
 }  // namespace
 
 Interrupt::Interrupt() {
-  noted = 0;
-  install(SIGINT);
-  install(SIGTERM);
+  sigset_t taken = set_of({SIGINT, SIGTERM});
+  if (!is_ignored(SIGHUP)) sigaddset(&taken, SIGHUP);
+  signals_ = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
+  end_ = eventfd(0, EFD_CLOEXEC);
+  if (signals_ < 0 || end_ < 0) {
+    throw IoError(fmt::format("cannot watch for Ctrl-C: {}", std::strerror(errno)));
+  }
+  pthread_sigmask(SIG_BLOCK, &taken, &mask_before_);
+  struct sigaction ignore = {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, &pipe_before_);
+  watcher_ = std::thread([this] { watch(); });
 }
 
 Interrupt::~Interrupt() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  eventfd_write(end_, 1);
+  watcher_.join();
+  sigaction(SIGPIPE, &pipe_before_, nullptr);
+  pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
+  close(signals_);
+  close(end_);
 }
 
-bool Interrupt::requested() const { return noted != 0; }
+void Interrupt::watch() {
+  pollfd both[] = {{signals_, POLLIN, 0}, {end_, POLLIN, 0}};
+  for (;;) {
+    poll(both, 2, -1);
+    signalfd_siginfo came = {};
+    while (read(signals_, &came, sizeof came) == sizeof came) {
+      if (!noting_ || noted_.exchange(true)) end_process(static_cast<int>(came.ssi_signo));
+    }
+    if (both[1].revents != 0) return;
+  }
+}
 
 }  // namespace faultline::cli

@@ -1,9 +1,22 @@
 #pragma once
 
+#include <signal.h>
+
+#include <atomic>
+#include <thread>
+
 namespace faultline::cli {
 
-// While this lives, the first SIGINT or SIGTERM is only noted, so that a run can end after a whole
-// step and save; the second one ends the process as usual. One at a time.
+// SIGINT, SIGTERM and SIGHUP of a run. Once `note_the_next` was called the first of them is only
+// noted, so that the run can end after a whole step and save; any other ends the process as usual.
+// A SIGHUP that was ignored before (nohup) stays so. A reader of the output that goes away does not
+// end the process (no SIGPIPE).
+//
+// No thread that computes may run a signal handler: oneDNN's products (2.6, AVX2 and AVX-512) keep
+// data further below the stack pointer than the 128 bytes that the ABI protects, where the kernel
+// writes a handler's frame; memory is damaged then. So the signals are blocked in every thread, and
+// one that does nothing else takes them. Make this before OpenMP makes its threads, which have the
+// mask of the one that makes them. One at a time.
 class Interrupt {
  public:
   Interrupt();
@@ -11,7 +24,19 @@ class Interrupt {
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  bool requested() const;
+  void note_the_next() { noting_ = true; }
+  bool requested() const { return noted_; }
+
+ private:
+  void watch();
+
+  sigset_t mask_before_;
+  struct sigaction pipe_before_;
+  int signals_ = -1;  // readable when one of them came
+  int end_ = -1;      // readable when this goes
+  std::atomic<bool> noting_ = false;
+  std::atomic<bool> noted_ = false;
+  std::thread watcher_;
 };
 
 }  // namespace faultline::cli

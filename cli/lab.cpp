@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/whole_number.h"
 #include "core/error.h"
 #include "lab/console.h"
 #include "lab/runner.h"
@@ -40,6 +41,10 @@ int run_lab(const LabRequest& request) {
     lab::run_worker(catalogue, request.run_case, request.seed);
     return 0;
   }
+  constexpr double kLongest = 86400;
+  require(request.deadline <= kLongest,
+          "lab: --case-deadline takes seconds, at most {} (a day), got {}", kLongest,
+          request.deadline);
   const auto entries = catalogue.select(request.patterns, request.domain);
   require(!entries.empty(), "lab: no case is of the domain '{}' and of that name", request.domain);
   if (request.list) {
@@ -77,8 +82,10 @@ void add_lab(CLI::App& app, int& exit_code) {
                       "ID, ID:VARIANT or a glob such as \"attn.*\"; all without one");
   command->add_flag("--list", request->list, "Only list the cases");
   command->add_option("--domain", request->domain, "Only cases of this domain");
-  command->add_option("--seed", request->seed,
-                      "Of random data (default 1); no expected figure depends on it");
+  command
+      ->add_option("--seed", request->seed,
+                   "Of random data (default 1); no expected figure depends on it")
+      ->check(whole_number<uint64_t>());
   command
       ->add_option("--case-deadline", request->deadline,
                    "Seconds that one case may take (default 20)")

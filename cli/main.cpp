@@ -1,7 +1,11 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -48,7 +52,13 @@ bool among(const std::string& name, const char* const (&list)[N]) {
 void check_command(const CLI::App& app, int argc, char** argv) {
   if (argc < 2) fail("say what to do: faultline COMMAND; faultline --help lists the commands");
   const std::string word = argv[1];
-  if (word.starts_with("-")) return;
+  if (word.starts_with("-")) {
+    const std::vector<std::string> flags = flag_names(app);
+    const bool known = word == "-h" || std::find(flags.begin(), flags.end(), word) != flags.end();
+    require(known, "there is no flag {} before the command; {}", word,
+            train::suggestion(word, flags));
+    return;
+  }
   const std::vector<std::string> names = command_names(app);
   if (std::find(names.begin(), names.end(), word) != names.end()) return;
   require(!among(word, kLaterCommands), "the command {} comes with a later version", word);
@@ -87,7 +97,18 @@ std::string advice(const CLI::App& app, const CLI::ParseError& error) {
                      chosen.empty() ? "" : command.get_name() + " ");
 }
 
+// A file that we open must not get the number of a standard stream that was closed, or what is
+// printed ends up in it. Opened so that printing is an error, as it is on a closed stream.
+void occupy_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) == -1 && open("/dev/null", O_RDONLY) != stream) {
+      throw IoError("a standard stream is closed, and /dev/null cannot stand in for it");
+    }
+  }
+}
+
 int run(int argc, char** argv) {
+  occupy_closed_streams();
   CLI::App app(kAbout, "faultline");
   app.set_version_flag("--version", std::string("faultline ") + version);
   app.require_subcommand(1);
@@ -126,6 +147,8 @@ int main(int argc, char** argv) {
   } catch (const faultline::InternalError& error) {
     return refuse(std::string("this is a bug of Faultline, please report it: ") + error.what());
   } catch (const std::bad_alloc&) {
+    return refuse("out of memory; use a smaller model, batch_size or seq_len");
+  } catch (const std::length_error&) {
     return refuse("out of memory; use a smaller model, batch_size or seq_len");
   } catch (const faultline::Error& error) {
     return refuse(error.what());

@@ -1,10 +1,11 @@
 #include "cli/progress.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cmath>
+
+#include "cli/terminal.h"
 
 namespace faultline::cli {
 namespace {
@@ -27,12 +28,12 @@ std::string clock_time(double seconds) {
 Progress::Progress(int64_t first_step, int64_t last_step)
     : first_(first_step),
       last_(last_step),
-      terminal_(isatty(STDOUT_FILENO) == 1),
+      terminal_(terminal_columns() > 0),
       start_(Clock::now()),
       shown_(start_ - kRedraw) {}
 
 Progress::~Progress() {
-  if (open_) std::fputs("\n", stdout);
+  if (open_) show("\n");
 }
 
 void Progress::step(const train::StepResult& result) {
@@ -46,13 +47,19 @@ void Progress::step(const train::StepResult& result) {
   if (!wanted) return;
   shown_ = now;
   const std::string line = text(result, seconds(now - start_));
-  if (terminal_) {
-    fmt::print("\r{:<78}", line);
-    open_ = true;
-  } else {
-    fmt::print("{}\n", line);
+  if (!terminal_) {
+    show(line + "\n");
+    return;
   }
-  std::fflush(stdout);
+  overwrite(line);
+  if (last) show("\n");
+  open_ = !last;
+}
+
+// One column stays free: a terminal may wrap when the last one is written.
+void Progress::overwrite(const std::string& line) const {
+  const int width = std::max(1, terminal_columns() - 1);
+  show(fmt::format("\r{:<{}.{}}", line, width, width));
 }
 
 std::string Progress::text(const train::StepResult& result, double seconds) const {
@@ -60,8 +67,9 @@ std::string Progress::text(const train::StepResult& result, double seconds) cons
   const auto all = static_cast<double>(last_ - first_ + 1);
   const double left = seconds / done * (all - done);
   const double speed = static_cast<double>(tokens_) / std::max(seconds, 1e-9);
+  const double loss = std::isnan(result.loss) ? NAN : result.loss;  // without its sign
   const std::string rest = fmt::format(
-      "loss {:.4f}  {:.0f} tokens/s  {}", result.loss, speed,
+      "loss {:.4f}  {:.0f} tokens/s  {}", loss, speed,
       result.step == last_ ? clock_time(seconds) + " in all" : clock_time(left) + " left");
   if (!terminal_) return fmt::format("step {}/{}  {}", result.step, last_, rest);
   const int filled = static_cast<int>(done / all * kBar);
@@ -70,10 +78,12 @@ std::string Progress::text(const train::StepResult& result, double seconds) cons
 }
 
 void Progress::say(const std::string& line) {
-  if (open_) fmt::print("\r{:78}\r", "");
+  if (open_) {
+    overwrite("");
+    show("\r");
+  }
   open_ = false;
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+  show(line + "\n");
 }
 
 }  // namespace faultline::cli

@@ -22,6 +22,7 @@ class Progress {
   void say(const std::string& line);
 
  private:
+  void overwrite(const std::string& line) const;
   std::string text(const train::StepResult& result, double seconds) const;
 
   int64_t first_;

@@ -9,10 +9,12 @@
 #include "cli/planted.h"
 #include "cli/progress.h"
 #include "cli/text_data.h"
+#include "cli/whole_number.h"
 #include "core/threads.h"
 #include "diagnose/verdict.h"
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
+#include "io/directory_lock.h"
 #include "io/json_lines.h"
 #include "train/run.h"
 
@@ -20,8 +22,6 @@ namespace faultline::cli {
 namespace {
 
 constexpr int64_t kProbeEvery = 50;
-// Below this a detection is a hint.
-constexpr double kFault = 0.5;
 
 constexpr const char* kHelp =
     "Trains a GPT-2 and writes the run to a directory. MODEL is a preset (tiny, char, gpt2) or a "
@@ -33,7 +33,7 @@ struct TrainOptions {
   std::string model;
   std::string out;
   std::string resume;
-  std::string data;
+  std::optional<std::string> data;
   std::optional<int64_t> steps;
   std::vector<std::string> settings;
   std::optional<std::string> lr, batch, seq, seed;
@@ -120,18 +120,22 @@ class TrainCommand {
       return 0;
     }
     choose_directory();
+    Interrupt interrupt;
+    if (in_place_) lock_.emplace(directory_);
     const train::Config config = config_->build();
     Context context({.threads = static_cast<int>(options_.threads), .seed = config.seed});
     const ContextGuard guard(context);
     faults_.check_onsets(context, last_step(config));
 
-    TextData text = load_text(data_path(), config);
+    TextData text = load_data(config);
     const diagnose::Watch watch(context, level_);
     faults_.plant(context, 1);
     train::Trainer trainer(config, std::move(text.tokens));
     if (earlier_) train::load_latest(options_.resume, trainer);
+    interrupt.note_the_next();
     write_directory(trainer, text.record);
-    return train(context, trainer, watch);
+    if (!in_place_) lock_.emplace(directory_);
+    return train(context, trainer, watch, interrupt);
   }
 
  private:
@@ -142,6 +146,9 @@ class TrainCommand {
             options_.steps.value_or(0));
     require(options_.checkpoint_every >= 0,
             "train: --checkpoint-every must not be negative, got {}", options_.checkpoint_every);
+    require(!options_.data || !options_.data->empty(),
+            "train: --data is empty; name a file or a directory, or leave it out for the default "
+            "corpus");
     require(options_.threads >= 0 && options_.threads <= 4096,
             "train: --threads must be in [1, 4096], got {}", options_.threads);
     if (!options_.resume.empty()) {
@@ -168,8 +175,14 @@ class TrainCommand {
     return options_.steps.value_or(config.schedule_steps);
   }
 
-  std::string data_path() const {
-    return options_.data.empty() && earlier_ ? earlier_->data.source : options_.data;
+  TextData load_data(const train::Config& config) const {
+    if (options_.data || !earlier_) return load_text(options_.data.value_or(""), config);
+    try {
+      return load_text(earlier_->data.source, config);
+    } catch (const IoError& error) {
+      throw IoError(fmt::format("{}; {} was trained on it, say with --data where it is now",
+                                error.what(), options_.resume));
+    }
   }
 
   // A new run, a resumed one elsewhere (with the lines up to its checkpoint), or one that goes on
@@ -202,17 +215,18 @@ class TrainCommand {
     }
   }
 
-  int train(Context& context, train::Trainer& trainer, const diagnose::Watch& watch) {
+  int train(Context& context, train::Trainer& trainer, const diagnose::Watch& watch,
+            const Interrupt& interrupt) {
     const int64_t first = trainer.steps_done() + 1;
     const int64_t last = last_step(trainer.config());
-    fmt::print("{}: {} parameters, {} threads, steps {} to {}, watch {}, into {}\n",
-               earlier_ ? earlier_->model : options_.model, trainer.model().parameter_count(),
-               context.threads, first, last, diagnose::name(level_), directory_);
-    for (const std::string& name : faults_.names()) fmt::print("planted: {}\n", name);
-    if (first > last) fmt::print("the run is at step {} already\n", first - 1);
-
-    const Interrupt interrupt;
     Progress progress(first, last);
+    progress.say(fmt::format("{}: {} parameters, {} threads, steps {} to {}, watch {}, into {}",
+                             earlier_ ? earlier_->model : options_.model,
+                             trainer.model().parameter_count(), context.threads, first, last,
+                             diagnose::name(level_), directory_));
+    for (const std::string& name : faults_.names()) progress.say("planted: " + name);
+    if (first > last) progress.say(fmt::format("the run is at step {} already", first - 1));
+
     train::RunOptions plan;
     plan.steps = last;
     plan.checkpoint_every = options_.checkpoint_every;
@@ -226,13 +240,17 @@ class TrainCommand {
             fmt::format("step {}: about {:.4f} nats per byte on held-out text", step, loss));
       }
     };
+    // A resume that has nothing to do leaves the verdict of those who did.
+    const auto judge = [&] {
+      if (!earlier_ || trainer.steps_done() >= first) write_verdict(watch);
+    };
     try {
       const train::RunResult result = train::run(trainer, directory_, plan);
-      write_verdict(watch);
+      judge();
       return conclude(result, watch, progress);
     } catch (const Error&) {
       try {
-        write_verdict(watch);
+        judge();
       } catch (const IoError&) {  // the first error says more
       }
       throw;
@@ -241,9 +259,8 @@ class TrainCommand {
 
   train::Stop stop(const Interrupt& interrupt, const diagnose::Watch& watch) const {
     if (interrupt.requested()) return train::Stop::interrupted;
-    if (!options_.stop_on_fault || watch.findings().empty()) return train::Stop::no;
-    return watch.findings().ranked().front().confidence >= kFault ? train::Stop::fault
-                                                                  : train::Stop::no;
+    const bool found = options_.stop_on_fault && watch.findings().beyond_hints();
+    return found ? train::Stop::fault : train::Stop::no;
   }
 
   void write_verdict(const diagnose::Watch& watch) const {
@@ -271,6 +288,7 @@ class TrainCommand {
   std::optional<train::ConfigBuilder> config_;
   std::string directory_;
   bool in_place_ = false;
+  std::optional<DirectoryLock> lock_;  // two runs in one directory would tear its files
 };
 
 }  // namespace
@@ -280,13 +298,17 @@ void add_train(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<TrainOptions>();
   command->add_option("MODEL", options->model, "tiny, char, gpt2, or a JSON file of keys");
   command->add_option("--out", options->out, "Directory of the run; new or empty");
-  command->add_option("--steps", options->steps,
-                      "Last step, counted from the run's first (default: schedule_steps)");
+  command
+      ->add_option("--steps", options->steps,
+                   "Last step, counted from the run's first (default: schedule_steps)")
+      ->check(whole_number<int64_t>());
   command->add_option("--resume", options->resume,
                       "Go on with this run, in place or into another --out");
   command->add_option("--data", options->data,
                       "A text file, or a directory of them (default: the King James Bible)");
-  command->add_option("--set", options->settings, "KEY=VALUE, may be repeated")
+  command
+      ->add_option("--set", options->settings,
+                   "KEY=VALUE, may be repeated; --print-config shows the keys")
       ->allow_extra_args(false);
   command->add_option("--lr", options->lr, "Key lr: the highest learning rate");
   command->add_option("--batch", options->batch, "Key batch_size: sequences of a step");

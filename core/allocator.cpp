@@ -48,6 +48,17 @@ Allocator::~Allocator() {
   for (Block* block : state_->spare) delete block;
 }
 
+// The cache may hold what the device lacks, in blocks of other sizes.
+std::byte* Allocator::device_memory(size_t bytes) {
+  try {
+    return device_.allocate(bytes);
+  } catch (const Error&) {
+    if (stats().cached_bytes == 0) throw;
+  }
+  trim();
+  return device_.allocate(bytes);
+}
+
 Block* Allocator::allocate(size_t bytes, const Stream& stream, const AllocationTag& tag) {
   const size_t guards = options_.canaries ? 2 * kGuard : 0;
   const size_t capacity = size_class(bytes + guards);
@@ -55,7 +66,7 @@ Block* Allocator::allocate(size_t bytes, const Stream& stream, const AllocationT
   {
     const std::lock_guard lock(state_->mutex);
     auto& free_list = state_->cache[capacity];
-    // A released block belongs to the stream that used it last.
+    // A released block stays with its stream, which waits for the others that used it.
     const auto found = std::find_if(free_list.rbegin(), free_list.rend(),
                                     [&](const Block* b) { return b->stream == stream.id; });
     if (found != free_list.rend()) {
@@ -66,7 +77,7 @@ Block* Allocator::allocate(size_t bytes, const Stream& stream, const AllocationT
     }
   }
   const bool fresh = block == nullptr;
-  std::byte* memory = fresh ? device_.allocate(capacity) : block->data - guards / 2;
+  std::byte* memory = fresh ? device_memory(capacity) : block->data - guards / 2;
 
   const std::lock_guard lock(state_->mutex);
   if (fresh) {

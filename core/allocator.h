@@ -65,12 +65,14 @@ struct AllocatorOptions {
 // asks the device for nothing. Thread-safe: a tensor may be freed on any thread.
 class Allocator : public std::enable_shared_from_this<Allocator> {
  public:
+  // Shared, because every block keeps its allocator alive.
   static std::shared_ptr<Allocator> create(DeviceRuntime& device, AllocatorOptions options = {});
   ~Allocator();
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
-  // A block of at least one byte aligned to 64, with references == 1.
+  // A block of at least one byte aligned to 64, with references == 1. Throws Error when the device
+  // has no memory left, also after the cache was given back to it.
   Block* allocate(size_t bytes, const Stream& stream, const AllocationTag& tag);
 
   // Called when the last reference is gone. The memory may be handed out on the same stream at
@@ -84,6 +86,7 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
   void check_canaries() const;
 
   MemoryStats stats() const;
+  // The blocks that are not released, in no order.
   std::vector<LiveBlock> live() const;
   // Gives cached memory back to the device.
   void trim();
@@ -91,6 +94,7 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
 
  private:
   Allocator(DeviceRuntime& device, AllocatorOptions options);
+  std::byte* device_memory(size_t bytes);
   struct State;
 
   DeviceRuntime& device_;

@@ -18,8 +18,10 @@ class DeviceRuntime {
   // Raw memory, aligned to 64 bytes. Throws Error when there is none. The caching allocator is the
   // only caller.
   virtual std::byte* allocate(size_t bytes) = 0;
+  // `bytes` as they were asked for.
   virtual void deallocate(std::byte* data, size_t bytes) noexcept = 0;
 
+  // Runs the launch after what the stream was given before: at once, or later.
   virtual void submit(const Stream& stream, const Launch& launch) = 0;
 
   // An event marks a point of a stream; waiting makes the other stream continue after it.

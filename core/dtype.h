@@ -4,7 +4,9 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
+#include <type_traits>
 
 #include "core/float16.h"
 
@@ -22,16 +24,19 @@ std::string_view name(DType dtype);
 // The dtype of that name; throws InvalidArgument that lists the names.
 DType dtype_from_name(std::string_view text);
 
+// Bytes of an element.
 constexpr size_t size_of(DType dtype) {
   constexpr size_t kSizes[kDTypeCount] = {4, 8, 2, 2, 4, 8, 1, 1, 16};
   return kSizes[static_cast<int>(dtype)];
 }
 
+// Whether the dtype holds fractions, and can have a gradient.
 constexpr bool is_floating(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::f16 ||
          dtype == DType::bf16 || dtype == DType::c128;
 }
 
+// The dtype of a C++ type; another type does not compile.
 template <class T>
 constexpr DType dtype_of() {
   if constexpr (std::same_as<T, float>)
@@ -82,8 +87,22 @@ decltype(auto) with_type(DType dtype, Body&& body) {
   return body.template operator()<std::complex<double>>();
 }
 
+// A float as an integer: truncated, at the ends of the range what lies beyond them, and 0 for a
+// NaN. (The cast of such a value is undefined in C++.)
+template <class To>
+To truncated(double value) {
+  constexpr auto kLeast = std::numeric_limits<To>::min();
+  constexpr auto kMost = std::numeric_limits<To>::max();
+  // The first double beyond the range: a power of two, so it is exact.
+  constexpr double kBeyond = 2.0 * static_cast<double>(kMost / 2 + 1);
+  if (value >= kBeyond) return kMost;
+  if (value <= static_cast<double>(kLeast)) return kLeast;
+  return value == value ? static_cast<To>(value) : To{0};
+}
+
 // Converts one element between any two dtypes. Floats to 16 bits round to nearest even; to integers
-// truncate; anything to bool is "not zero"; a complex number gives its real part.
+// they go through truncated(); anything to bool is "not zero"; a complex number gives its real
+// part.
 template <class To, class From>
 To convert(From value) {
   if constexpr (std::same_as<To, From>)
@@ -101,6 +120,8 @@ To convert(From value) {
       return To(value);
     else
       return To(static_cast<double>(value));
+  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+    return truncated<To>(static_cast<double>(value));
   } else {
     return static_cast<To>(value);
   }

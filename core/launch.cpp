@@ -83,6 +83,8 @@ void LaunchList::record(const Stream& stream, const Launch& launch) {
 }
 
 void LaunchList::replay() const {
+  require(Context::current().recorder != this,
+          "replay: the list is still recording; take it off the context's recorder first");
   for (const Item& item : items_) {
     Launch again = item.launch;
     again.indirect_reads = item.indirect_reads;

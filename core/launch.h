@@ -25,8 +25,10 @@ struct TensorView {
               name(dtype_of<T>()));
     return reinterpret_cast<T*>(data);
   }
+  // False for an absent optional input.
   bool defined() const { return data != nullptr || shape.rank() != 0; }
   int64_t numel() const;
+  // Whether the elements follow each other in row-major order.
   bool is_contiguous() const;
 };
 
@@ -57,6 +59,7 @@ struct KernelRecord {
 };
 
 enum class Phase : uint8_t { forward, backward, optimizer, other };
+// "forward", ...
 const char* name(Phase phase);
 
 // Who asked for the launch. The strings live as long as the process (see intern.h).
@@ -80,6 +83,7 @@ struct Launch {
   std::span<const ByteRange> indirect_reads;
   std::span<const ByteRange> indirect_writes;
 
+  // The memory of all inputs, or outputs, and the indirect ranges.
   std::vector<ByteRange> reads() const;
   std::vector<ByteRange> writes() const;
   double bytes() const;  // read plus written
@@ -110,6 +114,7 @@ struct LaunchEvent {
 class LaunchRecorder {
  public:
   virtual ~LaunchRecorder() = default;
+  // Called after each submission; spans in `launch` are valid during the call only.
   virtual void record(const Stream& stream, const Launch& launch) = 0;
 };
 
@@ -118,6 +123,8 @@ class LaunchRecorder {
 class LaunchList : public LaunchRecorder {
  public:
   void record(const Stream& stream, const Launch& launch) override;
+  // Launches the items again in their order. Throws InvalidArgument while this list is the current
+  // Context's recorder.
   void replay() const;
   size_t size() const { return items_.size(); }
   const Launch& operator[](size_t i) const { return items_[i].launch; }

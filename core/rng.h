@@ -16,6 +16,7 @@ class RandomSequence {
  public:
   RandomSequence(uint64_t seed, uint64_t stream) : seed_(seed), stream_(stream) {}
 
+  // 64 uniform bits.
   uint64_t bits(uint64_t index) const;
   // In [0, 1), a multiple of 2^-53.
   double uniform(uint64_t index) const;

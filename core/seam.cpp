@@ -2,11 +2,10 @@
 
 namespace faultline {
 
-const void* SeamTable::find(const void* key) const {
+std::shared_ptr<const void> SeamTable::find(const void* key) const {
   std::erase_if(entries_, [](const Entry& entry) { return entry.behaviour.expired(); });
   for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
-    // The table is used by one thread only, so the guard cannot die between here and the call.
-    if (entry->key == key) return entry->behaviour.lock().get();
+    if (entry->key == key) return entry->behaviour.lock();
   }
   return nullptr;
 }

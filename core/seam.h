@@ -28,8 +28,9 @@ class SeamTable {
   template <class S, class... Args>
   decltype(auto) call(Args&&... args) const {
     if (!entries_.empty()) [[unlikely]] {
-      if (const void* replacement = find(type_key<S>())) {
-        return (*static_cast<const std::function<typename S::Signature>*>(replacement))(
+      // Held for the call: a replacement may end itself.
+      if (const std::shared_ptr<const void> replacement = find(type_key<S>())) {
+        return (*static_cast<const std::function<typename S::Signature>*>(replacement.get()))(
             std::forward<Args>(args)...);
       }
     }
@@ -54,7 +55,7 @@ class SeamTable {
     std::weak_ptr<void> behaviour;
   };
   // The latest living replacement; forgets dead ones.
-  const void* find(const void* key) const;
+  std::shared_ptr<const void> find(const void* key) const;
 
   mutable std::vector<Entry> entries_;
 };

@@ -38,7 +38,7 @@ class Tensor {
   TensorView view() const;
 
   // Another handle to the same elements with another layout; `offset` in elements from this
-  // tensor's first. No gradient history.
+  // tensor's first. No gradient history. The caller answers for staying inside the block.
   Tensor alias(const Shape& shape, const Strides& strides, int64_t offset = 0) const;
   // Another handle without gradient history.
   Tensor detach() const { return alias(shape(), strides()); }
@@ -69,15 +69,19 @@ class Tensor {
     return {reinterpret_cast<T*>(view().data), static_cast<size_t>(numel())};
   }
 
+  // How often the block was written in place, and the op that wrote last ("" for none).
   uint32_t version() const { return impl().block->version.load(std::memory_order_relaxed); }
   const char* last_writer() const { return impl().block->last_writer; }
+  // Counts a write by `op`, a name that lives as long as the process.
   void mark_written(const char* op) const;
   const Block& block() const { return *impl().block; }
   // Whether nobody else can see the elements: one handle, one reference to the block.
   bool is_exclusive() const;
+  // Whether both are over one block; whether both are copies of one handle.
   bool same_storage(const Tensor& other) const { return impl().block == other.impl().block; }
   bool same_handle(const Tensor& other) const { return impl_ == other.impl_; }
 
+  // The gradient side, null for a tensor that has none; for autograd/ and tools.
   const std::shared_ptr<AutogradMeta>& autograd() const { return impl().autograd; }
   void set_autograd(std::shared_ptr<AutogradMeta> meta) const;
 

@@ -1,11 +1,12 @@
 #include "data/corpus.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <memory>
 #include <utility>
 
 #include "core/error.h"
@@ -96,11 +97,15 @@ void add_text(Corpus& corpus, std::string text, const std::string& where, Docume
 }
 
 std::string read_file(const fs::path& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) cannot_read(path.string(), std::strerror(errno));
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (file.bad()) cannot_read(path.string(), std::strerror(errno));
+  const auto close = [](std::FILE* file) { std::fclose(file); };
+  const std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rbe"), close);
+  if (file == nullptr) cannot_read(path.string(), std::strerror(errno));
+  std::string text;
+  std::array<char, 1 << 16> buffer;
+  while (const size_t count = std::fread(buffer.data(), 1, buffer.size(), file.get())) {
+    text.append(buffer.data(), count);
+  }
+  if (std::ferror(file.get()) != 0) cannot_read(path.string(), std::strerror(errno));
   return text;
 }
 
@@ -110,7 +115,13 @@ std::vector<fs::path> files_of(const fs::path& path) {
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) cannot_read(path.string(), "no such file");
   if (error) cannot_read(path.string(), error.message());
-  if (status.type() != fs::file_type::directory) return {path};
+  // A pipe is as good as a file; a device may never end.
+  const bool is_file =
+      status.type() == fs::file_type::regular || status.type() == fs::file_type::fifo;
+  if (is_file) return {path};
+  if (status.type() != fs::file_type::directory) {
+    cannot_read(path.string(), "a text file or a directory of them was expected, this is neither");
+  }
 
   std::vector<fs::path> files;
   fs::directory_iterator entry(path, error);

@@ -40,10 +40,10 @@ struct Corpus {
   std::string warning;        // one line to show the user; empty when there is nothing to say
 };
 
-// Reads a text file, or every regular file of a directory that is not hidden, in the order of their
-// names. Throws IoError when the path is missing or unreadable; InvalidArgument when it holds no
-// text, holds byte 0 (binary data), holds invalid UTF-8 that is to be refused, or has a line
-// without the reference by which it is to be cut. Each names the file and the place.
+// Reads a text file or a pipe, or every regular file of a directory that is not hidden, in the
+// order of their names. Throws IoError when the path is missing or unreadable; InvalidArgument when
+// it holds no text, holds byte 0 (binary data), holds invalid UTF-8 that is to be refused, or has a
+// line without the reference by which it is to be cut. Each names the file and the place.
 Corpus read_corpus(const std::string& path, const CorpusOptions& options = {});
 
 // The King James Bible as Debian's package bible-kjv prints it. Throws InvalidArgument that says

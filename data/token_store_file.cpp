@@ -68,7 +68,7 @@ void check(const Header& header, uint64_t bytes, const std::string& path) {
   require(header.version == kVersion, "{}: a token store of version {}, this program reads {}",
           path, uint32_t{header.version}, kVersion);
   require(header.header_checksum == checksum_of(header),
-          "{}: the header of the token store is damaged; delete the file, it is made again", path);
+          "{}: the header of the token store is damaged; delete the file and write it again", path);
   const uint64_t width = header.vocab_size <= 256 ? 1 : 2;
   require(header.vocab_size >= 2 && header.vocab_size <= 65536 &&
               header.end_token < header.vocab_size && header.bytes_per_token == width,
@@ -81,7 +81,7 @@ void check(const Header& header, uint64_t bytes, const std::string& path) {
       sizeof(Header) + (header.documents + 1) * sizeof(int64_t) + header.tokens * width == bytes;
   require(fits,
           "{}: the file has {} bytes, which is not what {} documents with {} tokens take; "
-          "it is cut short or damaged, delete it and it is made again",
+          "it is cut short or damaged, delete it and write it again",
           path, bytes, header.documents, header.tokens);
 }
 
@@ -117,7 +117,7 @@ TokenStore TokenStore::open(const std::string& path) {
   store.tokens_ = bytes + sizeof header + (header.documents + 1) * sizeof(int64_t);
   require(store.size() == static_cast<int64_t>(header.tokens) &&
               store.compute_checksum() == header.checksum,
-          "{}: the tokens do not match their checksum; delete the file, it is made again", path);
+          "{}: the tokens do not match their checksum; delete the file and write it again", path);
   store.checksum_ = header.checksum;
   store.check_documents(path);
   return store;

@@ -1,6 +1,7 @@
 #include "diagnose/detector.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "core/error.h"
 
@@ -41,9 +42,15 @@ void Findings::report(Detection detection) {
 std::vector<Detection> Findings::ranked() const {
   std::vector<Detection> result = detections_;
   std::stable_sort(result.begin(), result.end(), [](const Detection& a, const Detection& b) {
-    return a.confidence != b.confidence ? a.confidence > b.confidence : a.step < b.step;
+    return std::tuple(a.cause.empty(), -a.confidence, a.step) <
+           std::tuple(b.cause.empty(), -b.confidence, b.step);
   });
   return result;
+}
+
+bool Findings::beyond_hints() const {
+  return std::any_of(detections_.begin(), detections_.end(),
+                     [](const Detection& detection) { return detection.confidence >= kHint; });
 }
 
 Watch::Watch(Context& context, WatchLevel level, std::vector<DetectorDefinition> detectors)

@@ -28,7 +28,7 @@ struct Cause {
 
 struct Detection {
   std::string detector;
-  std::string cause;      // a fault id
+  std::string cause;      // a fault id; "" where something is wrong and no known fault explains it
   double confidence = 0;  // 1: proof by construction; below kHint: a hint
   int64_t step = 0;       // the first
   int rank = 0;
@@ -43,8 +43,10 @@ constexpr double kHint = 0.5;
 class Findings {
  public:
   void report(Detection detection);
-  // Best first: by confidence, then by step.
+  // Best first: named causes before the rest, by confidence, then by step.
   std::vector<Detection> ranked() const;
+  // Whether any of them is more than a hint.
+  bool beyond_hints() const;
   bool empty() const { return detections_.empty(); }
 
  private:

@@ -29,6 +29,7 @@ const Cause* text_of(const Watch& watch, const Detection& detection) {
 std::vector<NamedCause> causes_of(const Watch& watch) {
   std::vector<NamedCause> causes;
   for (const Detection& detection : watch.findings().ranked()) {
+    if (detection.cause.empty()) continue;
     const auto known = std::find_if(causes.begin(), causes.end(), [&](const NamedCause& cause) {
       return cause.best.cause == detection.cause;
     });
@@ -41,9 +42,20 @@ std::vector<NamedCause> causes_of(const Watch& watch) {
   return causes;
 }
 
-const char* verdict_of(const std::vector<NamedCause>& causes) {
-  if (causes.empty()) return "healthy";
-  return causes[0].best.confidence >= kHint ? "fault" : "undecided";
+std::vector<Detection> unexplained_of(const Watch& watch) {
+  std::vector<Detection> result = watch.findings().ranked();
+  std::erase_if(result, [](const Detection& detection) { return !detection.cause.empty(); });
+  return result;
+}
+
+bool has_judged(const Watch::Check& check) {
+  return check.watcher != nullptr && check.watcher->looks() > 0;
+}
+
+const char* verdict_of(const Watch& watch, const std::vector<NamedCause>& causes) {
+  if (!causes.empty() && causes[0].best.confidence >= kHint) return "fault";
+  const bool judged = std::any_of(watch.checks().begin(), watch.checks().end(), has_judged);
+  return watch.findings().empty() && judged ? "healthy" : "undecided";
 }
 
 std::string evidence_line(const Detection& detection) {
@@ -56,6 +68,13 @@ const Detection& earliest(const NamedCause& cause) {
                            [](const Detection& a, const Detection& b) { return a.step < b.step; });
 }
 
+Json place_json(const Detection& detection) {
+  return Json::object()
+      .set("step", detection.step)
+      .set("rank", detection.rank)
+      .set("op", detection.op);
+}
+
 Json cause_json(const NamedCause& cause) {
   std::vector<std::string> evidence;
   for (const Detection& detection : cause.all) evidence.push_back(evidence_line(detection));
@@ -64,8 +83,7 @@ Json cause_json(const NamedCause& cause) {
   json.set("id", cause.best.cause).set("confidence", cause.best.confidence);
   json.set("mechanism", cause.text != nullptr ? cause.text->mechanism : "");
   json.set("fix", cause.text != nullptr ? cause.text->fix : "");
-  json.set("first",
-           Json::object().set("step", first.step).set("rank", first.rank).set("op", first.op));
+  json.set("first", place_json(first));
   json.set("evidence", Json::array_of(evidence));
   json.set("refuted_by", cause.text != nullptr ? cause.text->refuted_by : "");
   return json;
@@ -77,10 +95,19 @@ Json verdict_json(const Watch& watch) {
   const std::vector<NamedCause> causes = causes_of(watch);
   Json ranked = Json::array();
   for (const NamedCause& cause : causes) ranked.push(cause_json(cause));
+  Json unexplained = Json::array();
+  for (const Detection& detection : unexplained_of(watch)) {
+    unexplained.push(Json::object()
+                         .set("detector", detection.detector)
+                         .set("confidence", detection.confidence)
+                         .set("first", place_json(detection))
+                         .set("evidence", detection.evidence));
+  }
   Json run = Json::array();
   Json skipped = Json::array();
-  for (const auto& [detector, watcher] : watch.checks()) {
-    if (watcher != nullptr && watcher->looks() > 0) {
+  for (const Watch::Check& check : watch.checks()) {
+    const auto& [detector, watcher] = check;
+    if (has_judged(check)) {
       run.push(detector.name);
       continue;
     }
@@ -90,8 +117,9 @@ Json verdict_json(const Watch& watch) {
     skipped.push(Json::object().set("id", detector.name).set("reason", reason));
   }
   return Json::object()
-      .set("verdict", verdict_of(causes))
+      .set("verdict", verdict_of(watch, causes))
       .set("causes", ranked)
+      .set("unexplained", unexplained)
       .set("checks_run", run)
       .set("checks_skipped", skipped);
 }
@@ -102,11 +130,9 @@ void write_verdict(const std::string& directory, const Watch& watch) {
 
 std::string verdict_text(const Watch& watch) {
   const std::vector<NamedCause> causes = causes_of(watch);
-  const auto run = std::count_if(
-      watch.checks().begin(), watch.checks().end(),
-      [](const auto& check) { return check.watcher != nullptr && check.watcher->looks() > 0; });
-  std::string text = fmt::format("verdict: {} ({} of {} checks ran)\n", verdict_of(causes), run,
-                                 watch.checks().size());
+  const auto run = std::count_if(watch.checks().begin(), watch.checks().end(), has_judged);
+  std::string text = fmt::format("verdict: {} ({} of {} checks ran)\n", verdict_of(watch, causes),
+                                 run, watch.checks().size());
   for (const NamedCause& cause : causes) {
     const Detection& first = earliest(cause);
     text += fmt::format("  {}  confidence {:.2f}, first at step {}, op {}\n", cause.best.cause,
@@ -115,6 +141,10 @@ std::string verdict_text(const Watch& watch) {
     if (cause.text == nullptr) continue;
     text += fmt::format("    what happens: {}\n    fix: {}\n    refuted if: {}\n",
                         cause.text->mechanism, cause.text->fix, cause.text->refuted_by);
+  }
+  for (const Detection& detection : unexplained_of(watch)) {
+    text += fmt::format("  without a known cause: first at step {}, op {}; look there\n    {}\n",
+                        detection.step, detection.op, evidence_line(detection));
   }
   return text;
 }

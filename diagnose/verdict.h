@@ -7,9 +7,11 @@
 
 namespace faultline::diagnose {
 
-// What a watched run amounts to, in the shape that the command line's contract gives: verdict
-// (healthy, fault, or undecided where there are hints only), causes ranked best first, the checks
-// that ran and those that did not, with the reason.
+// What a watched run amounts to, in the shape that the command line's contract gives: verdict,
+// causes ranked best first, the checks that ran and those that did not, with the reason; beside
+// them `unexplained`, what is wrong without a cause that we know. The verdict is "fault" where a
+// cause is named with more than a hint; "undecided" where there are only hints or the unexplained,
+// or no check had anything to judge; else "healthy".
 Json verdict_json(const Watch& watch);
 
 // Writes it to DIR/verdict.json, whole or not at all. Throws IoError.

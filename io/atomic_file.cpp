@@ -72,7 +72,7 @@ std::string take_name(const std::string& temporary, const std::string& path) {
   if (::renameat2(AT_FDCWD, from, AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return temporary;
   if (errno != EINVAL && errno != ENOSYS) cannot_write(path);
   // The file system cannot exchange names: for a moment the old one has only its temporary name.
-  const std::string old = temporary + "-old";
+  std::string old = temporary + "-old";
   if (::rename(path.c_str(), old.c_str()) != 0) cannot_write(path);
   if (::rename(from, path.c_str()) == 0) return old;
   const int error = errno;
@@ -119,6 +119,13 @@ AtomicDirectory::AtomicDirectory(std::string path) : path_(without_slashes(std::
 AtomicDirectory::~AtomicDirectory() {
   std::error_code ignored;
   if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
+}
+
+void AtomicDirectory::commit_new() {
+  sync_directory(temporary_, path_);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) cannot_write(path_);
+  temporary_.clear();
+  sync_directory(parent_of(path_), path_);
 }
 
 void AtomicDirectory::commit() {

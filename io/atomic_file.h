@@ -42,6 +42,9 @@ class AtomicDirectory {
   const std::string& temporary_path() const { return temporary_; }
   // Syncs the directory and renames it; one that has the name already is exchanged and removed.
   void commit();
+  // The same where nothing has the name but perhaps an empty directory. Throws, and leaves what is
+  // there, when it has been taken meanwhile.
+  void commit_new();
 
  private:
   std::string path_;

@@ -14,9 +14,8 @@ struct AffineAttributes {
 };
 
 struct DimAttributes {
-  int64_t dim = 0;  // not negative
-  int64_t full_size =
-      0;  // of that dimension in the output, for index_select_ and embedding_backward
+  int64_t dim = 0;        // not negative
+  int64_t full_size = 0;  // its size in the output of index_select_ and embedding_backward
 };
 
 // Reduction over the dimensions whose bit is set; reduced sizes are kept as 1 in the output view.
@@ -50,7 +49,8 @@ struct LayerNormAttributes {
 };
 
 // Element i of sequence b (the leading dimension) in the use `layer` is kept where
-// philox(counter = (i, first_sequence + b, layer, step), key = seed) as a fraction is >= p.
+// philox(counter = (i, first_sequence + b, layer, step), key = seed) as a fraction is >= p. The
+// words of the counter have 32 bits: sequence and step count modulo 2^32.
 struct DropoutAttributes {
   double p = 0;
   uint32_t layer = 0;

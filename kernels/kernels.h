@@ -16,8 +16,8 @@ namespace faultline {
 #define FAULTLINE_REFERENCE_view(name)
 
 namespace cpu {
-#define FAULTLINE_UNARY(name, autocast)  \
-  void name(const KernelArgs& args);     \
+#define FAULTLINE_UNARY(name, autocast) \
+  void name(const KernelArgs& args);    \
   void name##_backward(const KernelArgs& args);
 #define FAULTLINE_OP(name, in_, out_, diff_, sin_, sout_, autocast_, det_, kernels) \
   FAULTLINE_FAST_##kernels(name)
@@ -29,8 +29,8 @@ namespace cpu {
 }  // namespace cpu
 
 namespace reference {
-#define FAULTLINE_UNARY(name, autocast)  \
-  void name(const KernelArgs& args);     \
+#define FAULTLINE_UNARY(name, autocast) \
+  void name(const KernelArgs& args);    \
   void name##_backward(const KernelArgs& args);
 #define FAULTLINE_OP(name, in_, out_, diff_, sin_, sout_, autocast_, det_, kernels) \
   FAULTLINE_REFERENCE_##kernels(name)
@@ -52,7 +52,7 @@ namespace reference {
 namespace kernels {
 #define FAULTLINE_UNARY(name, autocast)
 #define FAULTLINE_OP(...)
-#define FAULTLINE_KERNEL(name)            \
+#define FAULTLINE_KERNEL(name)             \
   void run_##name(const KernelArgs& args); \
   inline constexpr KernelRecord name{#name, &run_##name};
 #include "core/ops.def"

@@ -22,8 +22,9 @@ std::vector<std::string> names_of(const RunRecord& run) {
 }
 
 std::string describe(const diagnose::Detection& detection) {
-  return fmt::format("{} names {} at step {} ({})", detection.detector, detection.cause,
-                     detection.step, detection.evidence);
+  const char* cause = detection.cause.empty() ? "no known cause" : detection.cause.c_str();
+  return fmt::format("{} names {} at step {} ({})", detection.detector, cause, detection.step,
+                     detection.evidence);
 }
 
 std::string why_figures_fail(const CaseResult& result) {
@@ -62,7 +63,8 @@ std::string why_detection_fails(const CaseResult& result, const Variant& variant
                        variant.fault_id());
   }
   for (const diagnose::Detection& other : result.faulty.detections) {
-    if (other.cause != variant.fault_id() && other.confidence >= diagnose::kHint) {
+    const bool names_another = !other.cause.empty() && other.cause != variant.fault_id();
+    if (names_another && other.confidence >= diagnose::kHint) {
       return fmt::format("{}, which is not the fault", describe(other));
     }
   }

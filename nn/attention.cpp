@@ -16,7 +16,7 @@ namespace {
 
 Tensor weights_of(const Tensor& q_BHQD, const Tensor& k_BHKD, const Mask& mask, double scale) {
   const Tensor scores_BHQK = matmul(q_BHQD, transpose(k_BHKD, -2, -1));
-  Tensor weights_BHQK =
+  const Tensor weights_BHQK =
       Context::current().seams.call<AttentionWeightsSeam>(scores_BHQK, mask, scale);
   observe("attention", {scores_BHQK, weights_BHQK, mask.key_valid, mask.documents},
           MaskAttributes{mask.causal, mask.query_offset, scale});

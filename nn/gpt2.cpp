@@ -21,6 +21,8 @@ void Gpt2Config::check() const {
           "num_heads: {} heads do not divide hidden_size {} ({} mod {} = {}); choose a divisor",
           num_heads, hidden_size, hidden_size, num_heads, hidden_size % num_heads);
   require(dropout >= 0 && dropout < 1, "dropout: must be in [0, 1), got {}", dropout);
+  require(layer_norm_epsilon > 0 && std::isfinite(layer_norm_epsilon),
+          "layer_norm_epsilon: must be positive, got {}", layer_norm_epsilon);
   require(init_std > 0 && std::isfinite(init_std), "init_std: must be positive, got {}", init_std);
 }
 

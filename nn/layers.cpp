@@ -27,13 +27,8 @@ LayerNorm::LayerNorm(int64_t width, double epsilon)
     : epsilon_(epsilon),
       weight_(add_parameter("weight", {width}, Decay::no)),
       bias_(add_parameter("bias", {width}, Decay::no)) {
-  initialize();
-}
-
-void LayerNorm::initialize() {
   const NoGrad off;
   fill_(weight_.value(), 1);
-  fill_(bias_.value(), 0);
 }
 
 Tensor LayerNorm::operator()(const Tensor& x) {
@@ -49,10 +44,11 @@ void DropoutKey::set(int64_t step, int64_t first_sequence) {
   key_.assign(std::span<const int64_t>(values), "dropout key");
 }
 
+uint32_t dropout_number(const char* path) { return static_cast<uint32_t>(stream_of(path)); }
+
 Tensor Dropout::operator()(const Tensor& x) {
   if (!training() || p_ == 0) return x;
-  return unit(
-      [&] { return dropout(x, key_.tensor(), p_, static_cast<uint32_t>(stream_of(path()))); });
+  return unit([&] { return dropout(x, key_.tensor(), p_, dropout_number(path())); });
 }
 
 }  // namespace faultline::nn

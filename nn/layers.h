@@ -5,7 +5,7 @@
 
 namespace faultline::nn {
 
-// y = x W^T + b; weight [out, in], bias [out].
+// y = x W^T + b; weight [out, in], bias [out], both zeros until the model initialises them.
 class Linear : public Module {
  public:
   Linear(int64_t in, int64_t out);
@@ -16,7 +16,7 @@ class Linear : public Module {
   Parameter& bias_;
 };
 
-// Rows of weight [count, width].
+// Rows of weight [count, width], zeros until the model initialises them.
 class Embedding : public Module {
  public:
   Embedding(int64_t count, int64_t width);
@@ -34,8 +34,6 @@ class LayerNorm : public Module {
  public:
   LayerNorm(int64_t width, double epsilon);
   Tensor operator()(const Tensor& x);
-  // weight = 1.
-  void initialize();
 
  private:
   double epsilon_;
@@ -56,6 +54,9 @@ class DropoutKey {
   uint64_t seed_;
   Tensor key_;
 };
+
+// The number that keys the masks of the Dropout at `path`: 32 bits of a hash of the path.
+uint32_t dropout_number(const char* path);
 
 // Acts in training mode only. The mask depends on seed, step, sequence, this module's path and the
 // place in the sequence, and on nothing else.

@@ -12,7 +12,18 @@ std::string join(const std::string& path, const std::string& name) {
 }
 }  // namespace
 
+void Module::check_new_name(const std::string& name) const {
+  const auto taken = [&](const auto& parts) {
+    return std::any_of(parts.begin(), parts.end(),
+                       [&](const auto& part) { return part.first == name; });
+  };
+  require(!taken(parameters_) && !taken(buffers_) && !taken(children_),
+          "module '{}': it has a part '{}' already; a checkpoint needs a name for each", path_,
+          name);
+}
+
 Parameter& Module::add_parameter(const char* name, const Shape& shape, Decay decay) {
+  check_new_name(name);
   // `deque` because a Parameter's address is its identity.
   return parameters_
       .emplace_back(std::piecewise_construct, std::forward_as_tuple(name),
@@ -21,10 +32,16 @@ Parameter& Module::add_parameter(const char* name, const Shape& shape, Decay dec
 }
 
 Tensor& Module::add_buffer(const char* name, Tensor value) {
+  check_new_name(name);
   return buffers_.emplace_back(name, std::move(value)).second;
 }
 
 void Module::add_child(const std::string& name, Module& child) {
+  check_new_name(name);
+  require(!child.has_parent_,
+          "module '{}': '{}' has a parent already; for a tied weight call its owner", path_,
+          child.path_);
+  child.has_parent_ = true;
   children_.emplace_back(name, &child);
   child.set_path(join(path_, name));
 }

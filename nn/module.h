@@ -33,7 +33,8 @@ class Module {
   // "" for a root.
   const char* path() const { return path_; }
 
-  // Depth first, in the order of registration; a shared parameter once, under its first name.
+  // Depth first, in the order of registration. A parameter belongs to one module; a tied use asks
+  // its owner, as Embedding::project() does.
   std::vector<Parameter*> parameters();
   // This module and everything below it.
   void visit(const std::function<void(Module&)>& visitor);
@@ -52,6 +53,8 @@ class Module {
   void load(const State& state);
 
  protected:
+  // They register a part under a name that no other part of this module has, else they throw
+  // InvalidArgument. A parameter begins as f32 zeros; a child has one parent.
   Parameter& add_parameter(const char* name, const Shape& shape, Decay decay);
   Tensor& add_buffer(const char* name, Tensor value);
   void add_child(const std::string& name, Module& child);
@@ -59,23 +62,37 @@ class Module {
   // The parameter's value. Only inside `unit`, where hooks have made it ready.
   const Tensor& use(const Parameter& parameter) const;
 
-  // Runs a forward pass as a unit: hooks before and after, and events and memory are labelled with
-  // this module's path.
+  // Runs a forward pass as a unit: hooks before and after (after also when it throws), and events
+  // and memory are labelled with this module's path.
   template <class Body>
   auto unit(Body&& body) {
     Context& context = Context::current();
     const Scoped<const char*> label(context.module, path_);
     const Scoped<int> open(open_, open_ + 1);
     if (hooks_.before_forward) hooks_.before_forward(*this);
-    auto result = body();
-    if (hooks_.after_forward) hooks_.after_forward(*this);
+    auto result = [&] {
+      try {
+        return body();
+      } catch (...) {
+        leave();
+        throw;
+      }
+    }();
+    leave();
     return result;
   }
 
  private:
+  friend class EvaluationMode;
+
   void set_path(const std::string& path);
+  void leave() {
+    if (hooks_.after_forward) hooks_.after_forward(*this);
+  }
+  void check_new_name(const std::string& name) const;
 
   const char* path_ = "";
+  bool has_parent_ = false;
   int open_ = 0;
   bool training_ = true;
   UnitHooks hooks_;
@@ -84,19 +101,21 @@ class Module {
   std::vector<std::pair<std::string, Module*>> children_;
 };
 
-// Puts a model into evaluation mode, and back into its earlier mode.
+// Puts a model into evaluation mode, and each of its modules back into the mode it had.
 class [[nodiscard]] EvaluationMode {
  public:
-  explicit EvaluationMode(Module& model) : model_(model), previous_(model.training()) {
+  explicit EvaluationMode(Module& model) {
+    model.visit([&](Module& module) { previous_.emplace_back(&module, module.training()); });
     model.set_training(false);
   }
-  ~EvaluationMode() { model_.set_training(previous_); }
+  ~EvaluationMode() {
+    for (const auto& [module, training] : previous_) module->training_ = training;
+  }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
 
  private:
-  Module& model_;
-  bool previous_;
+  std::vector<std::pair<Module*, bool>> previous_;
 };
 
 }  // namespace faultline::nn

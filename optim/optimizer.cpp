@@ -1,7 +1,7 @@
 #include "optim/optimizer.h"
 
 #include <cmath>
-#include <cstring>
+#include <limits>
 #include <set>
 
 #include "autograd/functional.h"
@@ -31,12 +31,16 @@ Optimizer::Optimizer(const char* name, std::vector<ParameterGroup> groups,
       counter_kind_(Context::current().seams.call<StepCounterSeam>()),
       counter_(zeros({1}, counter_kind_.dtype)),
       lr_(zeros({1}, DType::f64)) {
-  std::set<const Parameter*> seen;
+  std::set<std::string> names;
   for (const ParameterGroup& group : groups_) {
+    require(group.weight_decay >= 0, "{}: weight_decay must not be negative, got {}", name_,
+            group.weight_decay);
     std::vector<Entry>& entries = entries_.emplace_back();
     for (Parameter* parameter : group.parameters) {
-      require(seen.insert(parameter).second, "{}: parameter {} is in two groups", name_,
-              parameter->name());
+      require(names.insert(parameter->name()).second,
+              "{}: two parameters are called {}; its state tells them apart by their names. List "
+              "each parameter once, or give the modules one parent",
+              name_, parameter->name());
       require(parameter->value().dtype() == DType::f32 && parameter->value().is_contiguous(),
               "{}: parameter {} must be contiguous f32, got {}", name_, parameter->name(),
               parameter->value());
@@ -69,7 +73,7 @@ void Optimizer::step(double lr, const Tensor& factor) {
   advance.label = {"advance_counter", "", Phase::optimizer, "its only kernel", Site::here()};
   launch(context.stream, advance);
   for (size_t g = 0; g < groups_.size(); ++g) update_group(g, factor);
-  ++applied_;
+  if (applied_ != std::numeric_limits<int64_t>::max()) ++applied_;
 
   if (watched) context.events.emit(OptimizerEvent{name_, applied_, before, counted(), lr});
 }

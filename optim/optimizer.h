@@ -21,7 +21,8 @@ struct ParameterGroup {
 std::vector<ParameterGroup> decay_groups(const std::vector<Parameter*>& parameters,
                                          double weight_decay);
 
-// Emitted after a step. Building it reads the counter from the device.
+// Emitted after a step. Building it reads the counter from the device. Equal counts before and
+// after report a counter that stands still.
 struct OptimizerEvent {
   const char* optimizer;
   int64_t applied;        // steps applied by this optimizer object, by the host's own count
@@ -53,7 +54,8 @@ class Optimizer {
   void load(const State& state);
 
  protected:
-  // `slots` names the per-parameter f32 tensors, for example {"m", "v"}.
+  // `slots` names the per-parameter f32 tensors, for example {"m", "v"}. Throws InvalidArgument for
+  // a parameter that is not contiguous f32, and for two of one name.
   Optimizer(const char* name, std::vector<ParameterGroup> groups, std::vector<const char*> slots);
 
   // The tensors of one parameter that take part in this step, in the order of `slots`.

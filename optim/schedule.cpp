@@ -1,6 +1,5 @@
 #include "optim/schedule.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -13,11 +12,9 @@ double Schedule::at(int64_t step) const {
     return lr * static_cast<double>(step) / static_cast<double>(warmup_steps);
   }
   if (decline == Decline::constant) return lr;
-  const int64_t length = total_steps - warmup_steps;
-  if (length <= 0) return step >= total_steps ? min_lr : lr;
+  if (step >= total_steps) return min_lr;
   const double done =
-      static_cast<double>(std::min(step - warmup_steps, length)) / static_cast<double>(length);
-  if (done >= 1) return min_lr;
+      static_cast<double>(step - warmup_steps) / static_cast<double>(total_steps - warmup_steps);
   const double share =
       decline == Decline::linear ? 1 - done : 0.5 * (1 + std::cos(std::numbers::pi * done));
   return min_lr + (lr - min_lr) * share;

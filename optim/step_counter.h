@@ -15,7 +15,8 @@ struct StepCounter {
 struct StepCounterSeam {
   static constexpr const char* name = "step counter";
   using Signature = StepCounter();
-  // int64, advanced by checked addition: it stays at 2^63 - 1 instead of wrapping.
+  // int64, advanced by checked addition: it stays at 2^63 - 1 instead of wrapping, and the step's
+  // OptimizerEvent reports that by equal counts before and after.
   static StepCounter standard();
 };
 

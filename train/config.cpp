@@ -253,7 +253,8 @@ ConfigBuilder ConfigBuilder::preset(const std::string& name) {
     for (const auto& [key, value] : preset.values) builder.set(key, value, "preset " + name);
     return builder;
   }
-  fail("train: '{}' is neither a preset nor a file; {}", name, suggestion(name, presets()));
+  fail("'{}' is no preset, and no file of that name is there; {}", name,
+       suggestion(name, presets()));
 }
 
 ConfigBuilder ConfigBuilder::file(const std::string& path) {

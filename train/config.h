@@ -93,6 +93,13 @@ class ConfigBuilder {
   std::vector<ConfigEntry> entries_;  // every key, in the order in which they are shown
 };
 
+// Throw InvalidArgument when this machine's memory cannot hold the least that the model takes: to
+// generate its parameters; to train also their gradients and moments, the tokens of a step and the
+// logits of a forward pass. Asked before anything is built, which would end in a machine that
+// swaps.
+void check_memory_to_generate(const Config& config);
+void check_memory_to_train(const Config& config);
+
 // Every key, in the order in which they are shown.
 std::vector<std::string> config_keys();
 

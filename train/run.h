@@ -63,7 +63,7 @@ struct RunOptions {
   int64_t checkpoint_every = 0;  // 0: only the last step
   int64_t probe_every = 0;       // floor probes, see Trainer::probe_floor; 0: none
   std::function<void(int64_t step)> before_step;
-  std::function<Stop()> stop;  // asked after each step
+  std::function<Stop()> stop;  // asked after each step and within evaluations
   std::function<void(const StepResult& result, double ms)> on_step;
   std::function<void(int64_t step, double loss)> on_evaluation;
 };
@@ -72,10 +72,12 @@ struct RunResult {
   Stop stop = Stop::no;
   int64_t step = 0;
   std::optional<double> held_out_loss;  // over the whole held-out part; none when stopped early
+                                        // or known already
 };
 
 // Steps until `options.steps`, writing into `directory`, which create_run made. A stop ends the run
-// after a whole step, with a checkpoint.
+// after a whole step, with a checkpoint; an evaluation that it cut short, or kept from beginning,
+// is made up for when the run goes on.
 RunResult run(Trainer& trainer, const std::string& directory, const RunOptions& options);
 
 }  // namespace faultline::train

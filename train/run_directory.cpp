@@ -120,7 +120,7 @@ void create_run(const std::string& directory, const RunRecord& record, Trainer& 
   write_file_atomically(place + "/ranks.json", ranks_of(state).to_indented_text());
   for (const auto& [name, content] : files) write_file_atomically(place + "/" + name, content);
   save_checkpoint(place, trainer.steps_done(), state);
-  made.commit();
+  made.commit_new();
 }
 
 std::string metrics_until(const std::string& directory, int64_t step) {

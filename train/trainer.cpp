@@ -14,7 +14,9 @@ namespace {
 // large vocabulary.
 constexpr int64_t kEvaluationPositions = 1024;
 
-TokenStore within_vocabulary(TokenStore tokens, const Config& config) {
+TokenStore checked(TokenStore tokens, const Config& config) {
+  config.check();
+  check_memory_to_train(config);
   require(tokens.vocab_size() <= config.vocab_size,
           "vocab_size: the data has {} ids, the model {}; set vocab_size to at least {}",
           tokens.vocab_size(), config.vocab_size, tokens.vocab_size());
@@ -28,8 +30,7 @@ nn::Mask mask_of(const Batch& batch) {
 }
 
 Trainer::Trainer(const Config& config, TokenStore tokens)
-    : config_(config), tokens_(within_vocabulary(std::move(tokens), config)) {
-  config.check();
+    : config_(config), tokens_(checked(std::move(tokens), config)) {
   split_ = hold_out_last_tenth(tokens_, config.seq_len);
   const Packing packing = config.pack ? Packing::packed : Packing::padded;
   sampler_ = std::make_unique<Sampler>(
@@ -93,6 +94,10 @@ double Trainer::forward_backward(const Batch& batch, int64_t step, int64_t label
 }
 
 double Trainer::evaluate(int64_t batches) {
+  return *evaluate_unless([] { return false; }, batches);
+}
+
+std::optional<double> Trainer::evaluate_unless(const std::function<bool()>& stop, int64_t batches) {
   const NoGrad off;
   const nn::EvaluationMode evaluation(*model_);
   const Scoped<int64_t> number(Context::current().step, step_);
@@ -102,6 +107,7 @@ double Trainer::evaluate(int64_t batches) {
   double sum = 0;
   int64_t labels = 0;
   for (int64_t i = 0; i < count; ++i) {
+    if (stop()) return std::nullopt;
     const Batch batch = held_out.batch(i);
     const Tensor logits_BTV = (*model_)(batch.inputs, mask_of(batch));
     sum += nn::language_model_loss(logits_BTV, batch.labels).item<double>();

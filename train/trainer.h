@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 
 #include "data/sampler.h"
 #include "data/token_store.h"
@@ -45,6 +47,8 @@ class Trainer {
   // Mean loss in nats per label on the held-out part, in evaluation mode; at most `batches` batches
   // (0: all).
   double evaluate(int64_t batches = 0);
+  // The same; `stop` is asked before each batch, and when it says yes there is no loss.
+  std::optional<double> evaluate_unless(const std::function<bool()>& stop, int64_t batches = 0);
   // Loss on `rows` sequences of fresh uniform tokens, made by (seed, step), under the run's own
   // label rule; emits a FloorProbeEvent. Changes nothing that a later step reads.
   FloorProbeEvent probe_floor(int64_t rows);

@@ -113,7 +113,7 @@ RULES(isfinite) = {
 
 bool all_finite(const Tensor& x) {
   const NoGrad off;
-  return x.numel() == 0 || sum(cast(logical_not(isfinite(x)), DType::i64)).item<int64_t>() == 0;
+  return x.numel() == 0 || sum(logical_not(isfinite(x))).item<int64_t>() == 0;
 }
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b, Site site) {

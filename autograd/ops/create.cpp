@@ -24,12 +24,40 @@ void run(const KernelRecord& kernel, const Tensor& output, const Attributes& att
   launch(Stream{&output.device(), context.stream.id}, work);
 }
 
+bool repeats_elements(const Tensor& x) {
+  for (int d = 0; d < x.rank(); ++d) {
+    if (x.shape()[d] > 1 && x.strides()[d] == 0) return true;
+  }
+  return false;
+}
+
 void prepare_write(const Tensor& x, const char* op) {
+  require(!repeats_elements(x),
+          "{}: several indices of {} share one element (it was expanded); write to a clone() of it",
+          op, x);
   require(!Context::current().gradients || !requires_grad(x),
           "{}: {} requires a gradient and cannot be written in place; use NoGrad, or an op that "
           "gives a new tensor",
           op, x);
   x.mark_written(op);
+}
+
+void require_one_device(const Tensor& x, const Tensor& from, const char* op) {
+  require(&from.device() == &x.device(), "{}: {} is on {} and {} on {}; move them to one device",
+          op, x, x.device().name(), from, from.device().name());
+}
+
+// `from`, in memory of its own where a write to `x` would change elements that are still to be
+// read.
+Tensor apart(const Tensor& from, const Tensor& x) {
+  if (!from.same_storage(x)) return from;
+  const TensorView a = from.view();
+  const TensorView b = x.view();
+  const ByteRange read = byte_range(a);
+  const ByteRange written = byte_range(b);
+  const bool meet = read.begin < written.end && written.begin < read.end;
+  const bool same = a.data == b.data && a.strides == b.strides && a.dtype == b.dtype;
+  return meet && !same ? clone(from) : from;
 }
 
 }  // namespace
@@ -77,15 +105,19 @@ void fill_(const Tensor& x, double value) {
 
 void copy_(const Tensor& x, const Tensor& from) {
   require(x.shape() == from.shape(), "copy_: {} cannot take {}", x, from);
+  require_one_device(x, from, "copy_");
+  const Tensor source = apart(from, x);
   prepare_write(x, "copy_");
-  run(kernels::copy, x, {}, from, Site::here());
+  run(kernels::copy, x, {}, source, Site::here());
 }
 
 void accumulate_(const Tensor& x, const Tensor& y) {
   require(x.shape() == y.shape() && x.dtype() == y.dtype(), "accumulate_: {} cannot take {}", x, y);
   require(x.is_contiguous(), "accumulate_: {} must be contiguous", x);
+  require_one_device(x, y, "accumulate_");
+  const Tensor addend = y.is_contiguous() ? apart(y, x) : clone(y);
   prepare_write(x, "accumulate_");
-  run(kernels::accumulate, x, {}, y.is_contiguous() ? y : clone(y), Site::here());
+  run(kernels::accumulate, x, {}, addend, Site::here());
 }
 
 }  // namespace faultline

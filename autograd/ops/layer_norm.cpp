@@ -40,6 +40,8 @@ RULES(layer_norm) = {
         },
     // With n = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - n mean(g n)).
     .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {
+      require(!grads[1].defined() && !grads[2].defined(),
+              "layer_norm: its mean and deviation have no derivative");
       const Tensor weight = saved.has_input(1) ? saved.input(1) : Tensor();
       const Tensor inputs[] = {contiguous(grads[0]), saved.input(0), weight, saved.output(1),
                                saved.output(2)};

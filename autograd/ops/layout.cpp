@@ -43,17 +43,18 @@ std::optional<Strides> view_strides(const TensorView& x, const Shape& shape) {
 
 Shape resolve(const Tensor& x, Shape shape, const char* op) {
   int unknown = -1;
-  int64_t known = 1;
   for (int d = 0; d < shape.rank(); ++d) {
-    if (shape[d] == -1) {
-      require(unknown < 0, "{}: at most one size may be -1, got {}", op, shape);
-      unknown = d;
-    } else {
-      known *= shape[d];
-    }
+    if (shape[d] != -1) continue;
+    require(unknown < 0, "{}: at most one size may be -1, got {}", op, shape);
+    unknown = d;
   }
-  require(unknown < 0 || known != 0, "{}: in {} the size -1 of {} could be anything", op, shape, x);
-  if (unknown >= 0) shape[unknown] = x.numel() / known;
+  if (unknown >= 0) {
+    Shape known = shape;
+    known[unknown] = 1;
+    const int64_t count = numel(known);
+    require(count != 0, "{}: in {} the size -1 of {} could be anything", op, shape, x);
+    shape[unknown] = x.numel() / count;
+  }
   require(numel(shape) == x.numel(), "{}: {} has {} elements and cannot become {}", op, x,
           x.numel(), shape);
   return shape;
@@ -220,6 +221,7 @@ RULES(split3) = {
         }};
 
 Tensor expand(const Tensor& x, const Shape& shape, Site site) {
+  numel(shape);  // throws for a negative size
   require(broadcast(x.shape(), shape, "expand") == shape, "expand: {} cannot become {}", x, shape);
   return apply(Op::expand, {x}, LayoutAttributes{shape}, site);
 }

@@ -52,7 +52,13 @@ Tensor reduce(Op op, const Tensor& x, const std::vector<int64_t>& dims, KeepDim 
 Tensor sum(const Tensor& x, const std::vector<int64_t>& dims, KeepDim keep, Site site) {
   return reduce(Op::sum, x, dims, keep, site);
 }
-RULES(sum) = {.shape = reduce_shape,
+// Integers and bools are counted in i64: a u8 would wrap around, and a bool would say "any".
+RULES(sum) = {.shape =
+                  [](std::span<const Tensor> inputs, const Attributes& attributes,
+                     std::span<OutputSpec> outputs) {
+                    reduce_shape(inputs, attributes, outputs);
+                    if (!is_floating(inputs[0].dtype())) outputs[0].dtype = DType::i64;
+                  },
               .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {
                 return {expand(grads[0], saved.input_shape(0))};
               }};

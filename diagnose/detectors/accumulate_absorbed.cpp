@@ -33,6 +33,11 @@ struct Shadow {
   int64_t absorbed = 0;
 };
 
+std::vector<double> magnitudes(std::vector<double> values) {
+  for (double& value : values) value = std::abs(value);
+  return values;
+}
+
 class AccumulateAbsorbed : public Watcher {
  public:
   AccumulateAbsorbed(Context& context, Findings& findings)
@@ -44,9 +49,14 @@ class AccumulateAbsorbed : public Watcher {
   void joined(const GradientEvent& event) {
     const int64_t stride = std::max<int64_t>(1, event.gradient.numel() / kSampled);
     Shadow& shadow = shadows_[event.leaf.autograd().get()];
-    if (event.first) shadow = {};
     const std::vector<double> added = sample(event.contribution.view(), stride);
     const std::vector<double> held = sample(event.gradient.view(), stride);
+    if (!event.first && shadow.held.size() != held.size()) {
+      // Watched from here on: what it holds is the first contribution.
+      shadow = {held, magnitudes(held), held, 0, 0};
+      return;
+    }
+    if (event.first) shadow = {};
     shadow.sum.resize(added.size());
     shadow.magnitude.resize(added.size());
     for (size_t i = 0; i < added.size(); ++i) {

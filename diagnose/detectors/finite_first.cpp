@@ -3,7 +3,7 @@
 // Sees: every launch with its outputs and inputs.
 // Fires: once, at the first floating output that is not finite. What comes after is a consequence.
 // A softmax with a non-finite output in a row whose scores were all finite is an overflow of its
-// own making. Anything else gets the cause "unknown": the place is certain, the reason is not.
+// own making. Anything else is reported without a cause: the place is certain, the reason is not.
 // Silent: -inf written by an op that masks (fill, where, add, copies of them): that is how many
 // programs say "not visible", and softmax turns it into an exact 0.
 #include <fmt/format.h>
@@ -83,7 +83,7 @@ class FiniteFirst : public Watcher {
     const TensorView& result = args.outputs[output];
     const bool overflow = is_softmax(launch) && row_is_finite(args.inputs[0], result, at);
     const char* module = launch.label.module;
-    report(overflow ? "softmax.overflow" : "unknown", overflow ? 0.95 : 0.6, launch.label.op,
+    report(overflow ? "softmax.overflow" : "", overflow ? 0.95 : 0.6, launch.label.op,
            fmt::format("{} ({}{}{}, kernel {}) wrote {} at element {}; its inputs are {}",
                        launch.label.op, name(launch.label.phase), *module != 0 ? ", in " : "",
                        module, launch.kernel->name, written(result, at), at,
@@ -102,11 +102,7 @@ DETECTOR(finite_first) {
             "exp overflows f32 above 88.72: a softmax that does not subtract the row's maximum "
             "first computes inf / inf = NaN.",
             "Subtract the row's maximum before exp; the result does not depend on it.",
-            "The scores of the row were not finite before the softmax."},
-           {"unknown", "A number stopped being finite here, and no known fault explains it.",
-            "Look at the inputs of the op named here: its first non-finite output is where it "
-            "began.",
-            "An earlier op already wrote a NaN or an infinity."}},
+            "The scores of the row were not finite before the softmax."}},
           [](Context& context, Findings& findings) {
             return std::make_unique<FiniteFirst>(context, findings);
           }};

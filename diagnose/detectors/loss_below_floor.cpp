@@ -59,7 +59,7 @@ class LossBelowFloor : public Watcher {
 DETECTOR(loss_below_floor) {
   return {
       "loss.below-floor",
-      WatchLevel::light,
+      WatchLevel::full,
       {{"labels.no-shift", "The labels are the inputs themselves: the loss falls to 0 by copying.",
         "Make the label at t from token t + 1, in exactly one place.",
         "Labels differ from the inputs at their own positions."},

@@ -53,6 +53,6 @@ int main() {
     loss_now = loss.item<double>();
     if (step % 100 == 0) fmt::print("step {:3}  mean squared error {:.6f}\n", step, loss_now);
   }
-  // sin is smooth and the network is wide enough: a thousandth is far from what a wrong gradient gives.
+  // sin is smooth and the network wide enough: a wrong gradient ends far above a thousandth.
   return loss_now < 1e-3 ? 0 : 1;
 }

@@ -1,9 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <memory>
-#include <mutex>
 
 #include "core/launch.h"
 #include "core/threads.h"
@@ -73,43 +71,14 @@ class Sink {
   Buffer buffer_;
 };
 
-// Keeps the first exception of a parallel region: none may leave an OpenMP thread.
-class FirstError {
- public:
-  void keep(std::exception_ptr error) {
-    const std::lock_guard lock(mutex_);
-    if (!error_) error_ = std::move(error);
-  }
-  void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::exception_ptr error_;
-};
-
 // Runs body(begin, end) over [0, count) cut into pieces of `piece`, whose borders do not depend on
-// `threads`. `cost` is the number of elements that one unit of `count` stands for.
+// `threads`.
 template <class Body>
 void for_pieces(int64_t count, int64_t piece, int threads, const Body& body) {
-  const int64_t pieces = (count + piece - 1) / piece;
-  if (pieces <= 1 || threads <= 1) {
-    for (int64_t begin = 0; begin < count; begin += piece) {
-      body(begin, begin + piece < count ? begin + piece : count);
-    }
-    return;
-  }
-  FirstError error;
-  parallel_for(pieces, threads, [&](int64_t i) {
+  parallel_for((count + piece - 1) / piece, threads, [&](int64_t i) {
     const int64_t begin = i * piece;
-    try {
-      body(begin, begin + piece < count ? begin + piece : count);
-    } catch (...) {
-      error.keep(std::current_exception());
-    }
+    body(begin, begin + piece < count ? begin + piece : count);
   });
-  error.rethrow();
 }
 
 // The same over rows of `columns` elements, in pieces of about kPiece elements.

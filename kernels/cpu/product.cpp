@@ -1,8 +1,6 @@
 #include "kernels/cpu/product.h"
 
 #include <algorithm>
-#include <exception>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -189,29 +187,8 @@ Panel panel_for(DType a, DType b, DType c) {
   return panel_widened;
 }
 
-// An exception must not leave an OpenMP thread: the first one is kept and thrown after the region.
-class FirstFailure {
- public:
-  template <class Work>
-  void guard(const Work& work) {
-    try {
-      work();
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!failure_) failure_ = std::current_exception();
-    }
-  }
-  void rethrow() const {
-    if (failure_) std::rethrow_exception(failure_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::exception_ptr failure_;
-};
-
 // Below this many multiplications, waking threads costs more than they save.
-constexpr int64_t kParallelWork = int64_t{1} << 18;
+constexpr int64_t kParallelWork = int64_t{1} << 21;
 
 void check_dtype(const TensorView& view) {
   invariant(view.dtype == DType::f32 || view.dtype == DType::bf16 || view.dtype == DType::f16,
@@ -294,7 +271,6 @@ void batched_product(const TensorView& a, const TensorView& b, const TensorView&
   const Panels size = panels_of(result.count(), m, n, k);
   const int64_t down = divide_up(m, size.rows);
   const int64_t across = divide_up(n, size.columns);
-  FirstFailure failure;
   const auto panel = [&](int64_t task) {
     const int64_t element = task / (down * across);
     const int64_t i = task / across % down * size.rows;
@@ -306,9 +282,7 @@ void batched_product(const TensorView& a, const TensorView& b, const TensorView&
         slice_of(slice_of(result[element], 0, i, rows), 1, j, columns));
   };
   const bool worth_threads = result.count() * m * n * k >= kParallelWork;
-  parallel_for(result.count() * down * across, worth_threads ? threads : 1,
-               [&](int64_t task) { failure.guard([&] { panel(task); }); });
-  failure.rethrow();
+  parallel_for(result.count() * down * across, worth_threads ? threads : 1, panel);
 }
 
 }  // namespace faultline::cpu

@@ -66,8 +66,8 @@ void affine(const KernelArgs& args) {
   with_scalar(args, [&]<class T>() {
     if constexpr (std::is_same_v<T, int64_t>) {
       if (whole) {
-        const auto scale = static_cast<int64_t>(a.scale);
-        const auto offset = static_cast<int64_t>(a.offset);
+        const auto scale = convert<int64_t>(a.scale);
+        const auto offset = convert<int64_t>(a.offset);
         map<T, 1>(args, [&](T x) {
           const T scaled = wrapping(x, scale, [](auto p, auto q) { return p * q; });
           return wrapping(scaled, offset, [](auto p, auto q) { return p + q; });

@@ -77,5 +77,19 @@ TEST(Autocast, InBackwardChangesNothing) {
   EXPECT_TRUE(test::same_bits(gradient_with(true), gradient_with(false)));
 }
 
+// A forward pass in f32 has a backward in f32, also where autocast is on by then.
+TEST(Autocast, OnlyInBackwardChangesNothing) {
+  const auto gradient_with = [](bool on_in_backward) {
+    const Tensor w = normal({3, 7}, 0, 1, 1, 2);
+    set_requires_grad(w);
+    const Tensor loss = sum(square(linear(normal({5, 7}, 0, 1, 1, 1), w)));
+    std::optional<AutocastTo> on;
+    if (on_in_backward) on.emplace(DType::bf16);
+    backward(loss);
+    return gradient(w);
+  };
+  EXPECT_TRUE(test::same_bits(gradient_with(true), gradient_with(false)));
+}
+
 }  // namespace
 }  // namespace faultline

@@ -254,7 +254,10 @@ WrongCalls wrong_calls() {
 TEST(EveryOp, RefusesAWrongCallNamingItselfAndWhatItGot) {
   const WrongCalls calls = wrong_calls();
   for (const OpDefinition& op : all_ops()) {
-    EXPECT_TRUE(calls.contains(op.name)) << op.name << " has no wrong call in this file";
+    EXPECT_TRUE(calls.contains(op.name))
+        << op.name
+        << " has no wrong call; add one in tests/autograd/errors_test.cpp, with what its message "
+           "must name";
   }
   int index = 0;
   for (const auto& [op, wrong] : calls) {

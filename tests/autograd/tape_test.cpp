@@ -8,12 +8,9 @@
 
 #include "autograd/functional.h"
 #include "core/context.h"
-#include "tests/support/compare.h"
 
 namespace faultline {
 namespace {
-
-using test::same_bits;
 
 Tensor leaf(std::initializer_list<float> values) {
   const Tensor x = tensor(values);

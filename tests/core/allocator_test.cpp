@@ -194,5 +194,15 @@ TEST(ThreadsAllocator, HandlesMayBeSharedBetweenThreads) {
   EXPECT_TRUE(shared.is_exclusive());
 }
 
+TEST(Allocator, GivesCachedMemoryBackBeforeItSaysThatThereIsNone) {
+  test::RecordingDevice device;
+  device.capacity = 4096;
+  Context context({.device = &device});
+  const ContextGuard guard(context);
+  { const Tensor small = empty({2048}, DType::u8); }
+  EXPECT_EQ(empty({3584}, DType::u8).numel(), 3584) << "fits only without the cached 2048";
+  EXPECT_THROW(empty({5000}, DType::u8), Error);
+}
+
 }  // namespace
 }  // namespace faultline

@@ -159,5 +159,24 @@ TEST(Context, ScopedValuesAreSetBack) {
   EXPECT_EQ(context.step, -1);
 }
 
+// What the closure holds must live until it returns, though nobody else holds it any more.
+TEST(Seam, AReplacementMayEndItselfWhileItRuns) {
+  SeamTable seams;
+  std::shared_ptr<void> guard;
+  std::weak_ptr<int> watch;
+  {
+    const auto held = std::make_shared<int>(5);
+    watch = held;
+    guard = seams.replace<GreetingSeam>([held, &guard, &watch](int) {
+      const std::weak_ptr<int>& seen = watch;
+      guard.reset();
+      return seen.expired() ? 0 : 5;
+    });
+  }
+  EXPECT_EQ(seams.call<GreetingSeam>(1), 5);
+  EXPECT_TRUE(watch.expired());
+  EXPECT_EQ(seams.call<GreetingSeam>(1), 1);
+}
+
 }  // namespace
 }  // namespace faultline

@@ -117,5 +117,16 @@ TEST(DeviceRuntime, TakesLaunchesOfItsOwnStreamOnly) {
   EXPECT_THROW(x.data<float>(), InvalidArgument) << "its memory is not for the host";
 }
 
+TEST(LaunchList, RefusesToBeReplayedIntoItself) {
+  Context context;
+  const ContextGuard guard(context);
+  const Tensor x = tensor({1.0F});
+  LaunchList list;
+  const Scoped<LaunchRecorder*> recording(context.recorder, &list);
+  launch(context.stream, add_one_launch(x, x));
+  EXPECT_THROW(list.replay(), InvalidArgument);
+  EXPECT_EQ(list.size(), 1U);
+}
+
 }  // namespace
 }  // namespace faultline

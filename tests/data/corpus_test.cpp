@@ -101,6 +101,12 @@ TEST(Corpus, RefusesBinaryDataWithFileAndOffset) {
   EXPECT_THAT(text, HasSubstr("binary data"));
 }
 
+// /dev/zero would be read for ever.
+TEST(Corpus, RefusesADevice) {
+  EXPECT_THAT(error_of<IoError>([] { read_corpus("/dev/zero"); }),
+              HasSubstr("cannot read /dev/zero: a text file or a directory of them was expected"));
+}
+
 TEST(Corpus, CountsInvalidUtf8AndObeysThePolicy) {
   const ScratchDirectory scratch;
   scratch.write("a.txt", "fine");

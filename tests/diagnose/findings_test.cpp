@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "autograd/functional.h"
 #include "diagnose/detector.h"
 #include "diagnose/verdict.h"
 #include "io/file_bytes.h"
@@ -67,6 +68,34 @@ TEST(Verdict, IsHealthyWithoutFindingsUndecidedOnHintsAndFaultOtherwise) {
   EXPECT_EQ(verdict_of({reporter("quiet", 0)}), "healthy");
   EXPECT_EQ(verdict_of({reporter("hint", 0.4)}), "undecided");
   EXPECT_EQ(verdict_of({reporter("hint", 0.4), reporter("sure", 0.9)}), "fault");
+}
+
+TEST(Verdict, IsUndecidedWhenNothingWasJudged) {
+  EXPECT_EQ(verdict_of({}), "undecided");
+  EXPECT_EQ(verdict_of({reporter("deep", 0.9, WatchLevel::deep)}), "undecided");
+}
+
+// What is wrong without a known cause is no cause, and not healthy either.
+TEST(Verdict, IsUndecidedOnTheUnexplainedAndRanksItBehindNamedCauses) {
+  Context context;
+  const ContextGuard guard(context);
+  const Watch watch(context, WatchLevel::full);
+  log(zeros({1}));
+  const Json verdict = verdict_json(watch);
+  EXPECT_EQ(verdict.at("verdict").text(), "undecided");
+  EXPECT_TRUE(verdict.at("causes").items().empty());
+  ASSERT_EQ(verdict.at("unexplained").items().size(), 1U);
+  const Json& found = verdict.at("unexplained").items()[0];
+  EXPECT_EQ(found.at("detector").text(), "finite.first");
+  EXPECT_EQ(found.at("first").at("op").text(), "log");
+  EXPECT_THAT(verdict_text(watch), testing::HasSubstr("without a known cause"));
+  EXPECT_TRUE(watch.findings().beyond_hints());
+
+  Findings findings;
+  findings.report({"a", "", 0.9, 1, 0, "", ""});
+  EXPECT_TRUE(findings.beyond_hints());
+  findings.report({"b", "named", 0.3, 5, 0, "", ""});
+  EXPECT_EQ(findings.ranked()[0].cause, "named");
 }
 
 TEST(Verdict, HasTheShapeOfTheContractAndSaysWhatDidNotRun) {

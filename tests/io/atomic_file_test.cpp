@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "io/directory_lock.h"
 #include "io/mapped_file.h"
 #include "tests/io/scratch_directory.h"
 
@@ -92,6 +93,30 @@ TEST(AtomicDirectory, AppearsWholeAndReplacesTheOldOne) {
     EXPECT_EQ(content_of(scratch / "d/new.txt"), "new");
   }
   EXPECT_THAT(scratch.names(), ElementsAre("d", "d/new.txt"));
+}
+
+TEST(AtomicDirectory, CommittedAsNewTakesNoNameThatIsInUse) {
+  const ScratchDirectory scratch;
+  std::filesystem::create_directory(scratch / "empty");
+  AtomicDirectory(scratch / "empty").commit_new();
+  AtomicDirectory first(scratch / "d");
+  AtomicDirectory second(scratch / "d");
+  write_file_atomically(first.temporary_path() + "/a", "first");
+  write_file_atomically(second.temporary_path() + "/a", "second");
+  first.commit_new();
+  EXPECT_THAT(error_of<IoError>([&] { second.commit_new(); }), HasSubstr("not empty"));
+  EXPECT_EQ(content_of(scratch / "d/a"), "first");
+}
+
+TEST(DirectoryLock, IsHeldByOneUntilItIsGone) {
+  const ScratchDirectory scratch;
+  {
+    const DirectoryLock held(scratch.path());
+    EXPECT_THAT(error_of<InvalidArgument>([&] { DirectoryLock{scratch.path()}; }),
+                HasSubstr("in use"));
+  }
+  EXPECT_NO_THROW(DirectoryLock{scratch.path()});
+  EXPECT_THAT(error_of<IoError>([&] { DirectoryLock{scratch / "none"}; }), HasSubstr("none"));
 }
 
 TEST(AtomicDirectory, LeavesNothingWithoutCommit) {

@@ -68,7 +68,7 @@ TEST(Json, KeepsDoublesThatLookLikeIntegers) {
     EXPECT_EQ(std::bit_cast<uint64_t>(back.real()), std::bit_cast<uint64_t>(value));
   }
   EXPECT_EQ(Json(std::numeric_limits<uint32_t>::max()).integer(), 4294967295);
-  EXPECT_THROW(Json(std::numeric_limits<uint64_t>::max()), InvalidArgument);
+  EXPECT_THROW(Json{std::numeric_limits<uint64_t>::max()}, InvalidArgument);
 }
 
 RC_GTEST_PROP(Json, GivesTextsBack, (const std::vector<uint8_t>& ascii)) {

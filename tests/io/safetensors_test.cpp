@@ -18,7 +18,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Pair;
 
 std::vector<std::byte> bytes_of(const Tensor& tensor) {
   const FileBytes file(tensor);

@@ -2,8 +2,8 @@
 
 #include <bit>
 
-#include "tests/kernels/cpu_call.h"
 #include "kernels/kernels.h"
+#include "tests/kernels/cpu_call.h"
 #include "tests/support/compare.h"
 
 namespace faultline::test {

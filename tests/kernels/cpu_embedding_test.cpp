@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/attributes.h"
-#include "tests/kernels/cpu_call.h"
 #include "kernels/kernels.h"
+#include "tests/kernels/cpu_call.h"
 #include "tests/support/compare.h"
 
 namespace faultline::test {

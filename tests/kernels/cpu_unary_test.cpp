@@ -2,9 +2,9 @@
 
 #include <limits>
 
-#include "tests/kernels/cpu_call.h"
 #include "kernels/elementwise.h"
 #include "kernels/kernels.h"
+#include "tests/kernels/cpu_call.h"
 #include "tests/support/compare.h"
 
 namespace faultline::test {

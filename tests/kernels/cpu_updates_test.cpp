@@ -3,8 +3,8 @@
 #include <complex>
 
 #include "kernels/attributes.h"
-#include "tests/kernels/cpu_call.h"
 #include "kernels/kernels.h"
+#include "tests/kernels/cpu_call.h"
 #include "tests/support/compare.h"
 
 namespace faultline::test {

@@ -57,7 +57,8 @@ TEST(Copy, TakesEveryLayout) {
   view.strides = {1, 12, 4};
   const auto copy = KernelCall().in(view).out<float>({4, 2, 3}).run<float>(&kernels::run_copy);
   for (int64_t i = 0; i < 24; ++i) {
-    EXPECT_EQ(copy[static_cast<size_t>(i)], static_cast<float>(i / 6 + i / 3 % 2 * 12 + i % 3 * 4));
+    const int64_t from = i / 6 + i / 3 % 2 * 12 + i % 3 * 4;
+    EXPECT_EQ(copy[static_cast<size_t>(i)], static_cast<float>(from));
   }
   // And back into the layout that it came from.
   KernelCall back;

@@ -209,11 +209,11 @@ TEST(ReferenceLayerNorm, BackwardIsTheComplexStep) {
   const Doubles dy = random_values(10, 5);
   const Doubles weight = random_values(5, 6);
   const Doubles bias = random_values(5, 7);
-  const auto forward = [&]<class T>(const std::vector<T>& x_, const std::vector<T>& weight_,
-                                    const std::vector<T>& bias_, KernelCall& call) {
-    return call.in(x_, shape)
-        .in(weight_, {5})
-        .in(bias_, {5})
+  const auto forward = [&]<class T>(const std::vector<T>& rows, const std::vector<T>& scale,
+                                    const std::vector<T>& shift, KernelCall& call) {
+    return call.in(rows, shape)
+        .in(scale, {5})
+        .in(shift, {5})
         .template out<T>(shape)
         .template out<T>({2})
         .template out<T>({2})

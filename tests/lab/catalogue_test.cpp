@@ -118,6 +118,15 @@ TEST(Catalogue, GivesEachFaultTheWholeOfItsText) {
 // ---- planting
 // ------------------------------------------------------------------------------------
 
+TEST(Catalogue, HoldsEveryFaultThatADetectorNames) {
+  const Catalogue catalogue;
+  for (const diagnose::DetectorDefinition& detector : diagnose::all_detectors()) {
+    for (const diagnose::Cause& cause : detector.causes) {
+      EXPECT_EQ(catalogue.fault_of(cause.id).text().id, cause.id) << detector.name;
+    }
+  }
+}
+
 TEST(Planting, IsScopedToItsGuardAndItsContext) {
   const Catalogue catalogue;
   Context bystander;

@@ -143,10 +143,12 @@ TEST(RunCase, FailsWhenAnotherDetectorIsFirstOrNone) {
 
 TEST(RunCase, FailsWhenAnotherFaultIsNamedToo) {
   CaseResult result = run_broken("good");
-  result.faulty.detections.push_back({"finite.first", "unknown", 0.6, 1, 0, "", ""});
+  result.faulty.detections.push_back({"finite.first", "softmax.overflow", 0.6, 1, 0, "", ""});
   const Variant& variant = broken().find("adamw.step-counter:good");
   EXPECT_THAT(why_not_proven(result, variant), HasSubstr("which is not the fault"));
   result.faulty.detections.back().confidence = 0.4;  // a hint
+  EXPECT_EQ(why_not_proven(result, variant), "");
+  result.faulty.detections.back() = {"finite.first", "", 0.6, 1, 0, "", ""};  // names none
   EXPECT_EQ(why_not_proven(result, variant), "");
 }
 

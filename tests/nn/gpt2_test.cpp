@@ -193,6 +193,14 @@ TEST(Gpt2Init, HasTheStandardDeviationsOfGpt2) {
   }
 }
 
+TEST(Gpt2, RefusesAnEpsilonThatIsNotPositive) {
+  for (const double epsilon : {0.0, -1e-5, std::nan("")}) {
+    Gpt2Config config = kGolden;
+    config.layer_norm_epsilon = epsilon;
+    EXPECT_THROW(Gpt2(config, 1), InvalidArgument) << epsilon;
+  }
+}
+
 TEST(Gpt2, RefusesAnInputLongerThanItsPositions) {
   Gpt2 model(kGolden, 1);
   EXPECT_THROW(model(zeros({1, 17}, DType::i32), {}), InvalidArgument);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 
 #include "autograd/functional.h"
@@ -203,6 +204,89 @@ TEST(LaunchList, ReplayOfATrainingStepGivesTheSameBits) {
   for (const auto& [name, tensor] : replayed.state().tensors) {
     EXPECT_TRUE(test::same_bits(tensor, expected.tensor(name))) << name;
   }
+}
+
+// Gives a test the protected registration.
+class Parts : public Module {
+ public:
+  void child(const std::string& name, Module& part) { add_child(name, part); }
+  void parameter(const char* name) { add_parameter(name, {2}, Decay::yes); }
+  void buffer(const char* name) { add_buffer(name, zeros({2})); }
+};
+
+// With two parents a parameter would be listed twice and be saved under the later name.
+TEST(Module, HasOneParent) {
+  Parts shared;
+  Parts first;
+  Parts second;
+  first.child("part", shared);
+  EXPECT_THROW(second.child("part", shared), InvalidArgument);
+  EXPECT_THROW(first.child("again", shared), InvalidArgument);
+  EXPECT_STREQ(shared.path(), "part");
+}
+
+// Of two tensors with one name a checkpoint would keep one.
+TEST(Module, RefusesASecondPartOfOneName) {
+  Parts module;
+  Parts child;
+  module.parameter("weight");
+  EXPECT_THROW(module.parameter("weight"), InvalidArgument);
+  EXPECT_THROW(module.buffer("weight"), InvalidArgument);
+  EXPECT_THROW(module.child("weight", child), InvalidArgument);
+  module.buffer("mean");
+  module.child("child", child);
+  EXPECT_EQ(module.parameters().size(), 1U);
+}
+
+TEST(Module, SavesAndLoadsItsBuffersUnderTheirPaths) {
+  Parts model;
+  Parts child;
+  child.buffer("mean");
+  model.child("child", child);
+  State state;
+  state.tensors["child.mean"] = tensor({3.0F, 4.0F});
+  model.load(state);
+  EXPECT_TRUE(test::same_bits(model.state().tensor("child.mean"), tensor({3.0F, 4.0F})));
+  EXPECT_TRUE(model.parameters().empty());
+}
+
+// What before_forward gathered must be released also when the pass fails.
+TEST(Module, RunsItsHookAfterAForwardPassThatThrows) {
+  Linear linear(3, 2);
+  std::vector<std::string> log;
+  linear.set_hooks(
+      {[&](Module&) { log.emplace_back("before"); }, [&](Module&) { log.emplace_back("after"); }});
+  EXPECT_THROW(linear(ones({1, 4})), InvalidArgument);
+  EXPECT_EQ(log, (std::vector<std::string>{"before", "after"}));
+  linear(ones({1, 3}));
+  EXPECT_EQ(log, (std::vector<std::string>{"before", "after", "before", "after"}));
+}
+
+TEST(EvaluationMode, GivesEachModuleItsOwnModeBack) {
+  Parts frozen;
+  Parts model;
+  model.child("frozen", frozen);
+  frozen.set_training(false);
+  {
+    const EvaluationMode evaluation(model);
+    EXPECT_FALSE(model.training());
+  }
+  EXPECT_TRUE(model.training());
+  EXPECT_FALSE(frozen.training());
+}
+
+// A mask is keyed by 32 bits of the module's path. Two modules with the same bits would drop the
+// same places.
+TEST(Dropout, ModulesOfADeepModelHaveNumbersOfTheirOwn) {
+  std::set<uint32_t> numbers{dropout_number("dropout")};
+  constexpr int kLayers = 1000;
+  for (int i = 0; i < kLayers; ++i) {
+    const std::string block = "h." + std::to_string(i);
+    for (const char* part : {".attn.dropout", ".dropout_1", ".dropout_2"}) {
+      numbers.insert(dropout_number((block + part).c_str()));
+    }
+  }
+  EXPECT_EQ(numbers.size(), 3 * kLayers + 1U);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "autograd/functional.h"
+#include "core/context.h"
 #include "io/safetensors.h"
 #include "kernels/kernels.h"
 #include "optim/clip.h"
@@ -55,8 +56,8 @@ std::vector<double> allowed(const std::vector<double>& expected, int64_t columns
   for (size_t i = 0; i < expected.size(); ++i) {
     double& size = magnitude[i % static_cast<size_t>(columns)];
     size = std::max(size, std::abs(expected[i]));
-    const auto steps = static_cast<double>(i / static_cast<size_t>(columns) + 1);
-    bound.push_back(steps * (4 * kHalfUlp * size + 16 * kEps * largest));
+    const size_t steps = i / static_cast<size_t>(columns) + 1;
+    bound.push_back(static_cast<double>(steps) * (4 * kHalfUlp * size + 16 * kEps * largest));
   }
   return bound;
 }
@@ -105,7 +106,8 @@ TEST_P(SgdGolden, ParameterStaysWithinABoundOfF64) {
     double& size = largest[i % 8];
     size = std::max(
         {size, std::abs(expected[i]), lr * std::abs(gradients[i]) / (1 - options.momentum)});
-    bound.push_back(static_cast<double>(i / 8 + 1) * 8 * kEps * size);
+    const size_t steps = i / 8 + 1;
+    bound.push_back(static_cast<double>(steps) * 8 * kEps * size);
   }
   EXPECT_TRUE(test::within(actual, expected, bound));
 }
@@ -149,6 +151,27 @@ TEST(StepCounter, StaysAtItsLargestValueInsteadOfWrapping) {
   EXPECT_EQ(counter.item<int64_t>(), kLargest);
 }
 
+// Equal counts before and after a step are the report.
+TEST(StepCounter, AtItsLargestValueIsReportedByTheEventOfTheStep) {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  Parameter parameter("p", ones({2}), Decay::yes);
+  AdamW adamw({{{&parameter}, 0}});
+  State state = adamw.state();
+  state.tensors["counter"] = tensor<int64_t>({kLargest - 1});
+  state.set_integer("applied", kLargest);
+  adamw.load(state);
+  std::vector<OptimizerEvent> seen;
+  const auto watch = Context::current().events.subscribe<OptimizerEvent>(
+      [&](const OptimizerEvent& event) { seen.push_back(event); });
+  backward(sum(parameter.value()));
+  for (int i = 0; i < 2; ++i) adamw.step(0.1);
+  ASSERT_EQ(seen.size(), 2U);
+  EXPECT_EQ(seen[1].counted_before, seen[1].counted_after);
+  EXPECT_EQ(seen[1].counted_after, 0x1p63);  // 2^63 - 1 as a double
+  EXPECT_EQ(seen[1].applied, kLargest) << "the host's count stays as well";
+  EXPECT_TRUE(std::isfinite(parameter.value().to_vector<float>()[0]));
+}
+
 TEST(StepCounter, IsRefusedInAnotherDtypeAndNothingChanges) {
   Parameter parameter("p", ones({2}), Decay::yes);
   AdamW adamw({{{&parameter}, 0}});
@@ -185,6 +208,43 @@ TEST(Optimizer, DecaysWhatItsModuleDeclaredAndNothingElse) {
   adamw.step(0.25);
   EXPECT_EQ(weight.value().to_vector<float>()[0], 0.875f);
   EXPECT_EQ(bias.value().to_vector<float>()[0], 1.0f);
+}
+
+// A checkpoint names a parameter's moments after it.
+TEST(Optimizer, RefusesTwoParametersOfOneName) {
+  Parameter a("p", ones({3}), Decay::yes);
+  Parameter b("p", ones({3}), Decay::no);
+  EXPECT_THROW(AdamW({{{&a}, 0.1}, {{&b}, 0}}), InvalidArgument);
+  EXPECT_THROW(AdamW({{{&a, &a}, 0.1}}), InvalidArgument);
+}
+
+TEST(Optimizer, RefusesADecayThatIsNegativeOrNoNumber) {
+  Parameter parameter("p", ones({3}), Decay::yes);
+  for (const double decay : {-0.1, std::nan("")}) {
+    EXPECT_THROW(AdamW({{{&parameter}, decay}}), InvalidArgument) << decay;
+  }
+}
+
+TEST(Optimizer, ContinuesBitwiseFromItsState) {
+  const auto run = [](AdamW& adamw, Parameter& parameter, int first, int last) {
+    for (int i = first; i <= last; ++i) {
+      parameter.clear_gradient();
+      backward(sum(square(parameter.value() + static_cast<double>(i))));
+      adamw.step(0.01 * i);
+    }
+  };
+  Parameter through("p", ones({5}), Decay::yes);
+  AdamW one({{{&through}, 0.1}});
+  run(one, through, 1, 6);
+  Parameter stopped("p", ones({5}), Decay::yes);
+  AdamW before({{{&stopped}, 0.1}});
+  run(before, stopped, 1, 3);
+  Parameter resumed("p", clone(stopped.value()), Decay::yes);
+  AdamW after({{{&resumed}, 0.1}});
+  after.load(before.state());
+  run(after, resumed, 4, 6);
+  EXPECT_TRUE(test::same_bits(resumed.value(), through.value()));
+  EXPECT_EQ(after.counted(), 6);
 }
 
 TEST(Clip, MeasuresTheGlobalNormAndHalvesAGradientTwiceTooLong) {
@@ -230,6 +290,19 @@ TEST(Schedule, FollowsItsClosedForm) {
   EXPECT_EQ(constant.at(1), 0.25);
   EXPECT_EQ(constant.at(100), 0.5);
   for (int64_t step = 11; step <= 110; ++step) EXPECT_LT(cosine.at(step), cosine.at(step - 1));
+}
+
+TEST(Schedule, WithoutWarmUpOrWithNothingElseStaysBetweenItsRates) {
+  const Schedule at_once{Decline::cosine, 1.0, 0.1, 0, 100};
+  EXPECT_EQ(at_once.at(0), 1.0);
+  EXPECT_LT(at_once.at(1), 1.0);
+  // The end of the run wins where the warm-up lasts as long as the run or longer.
+  const Schedule all_warm_up{Decline::linear, 1.0, 0.1, 10, 10};
+  EXPECT_EQ(all_warm_up.at(9), 0.9);
+  EXPECT_EQ(all_warm_up.at(10), 0.1);
+  const Schedule longer{Decline::linear, 1.0, 0.1, 20, 10};
+  EXPECT_EQ(longer.at(15), 0.75);
+  EXPECT_EQ(longer.at(20), 0.1);
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ with tempfile.TemporaryDirectory() as folder:
     tiny = ["train", "tiny", "--steps", 3, "--out", out, "--data", text]
 
     refused("did you mean 'train'?", "trian")
+    refused("did you mean '--version'?", "--verison")
     refused("later version", "diagnose", out)
     refused("did you mean '--steps'?", *tiny, "--stpes", 3)
     refused("later version", *tiny, "--ranks", 2)
@@ -56,6 +57,16 @@ with tempfile.TemporaryDirectory() as folder:
     refused("--threads", *tiny, "--threads", -1)
     refused("--checkpoint-every", *tiny, "--checkpoint-every", -1)
     refused("watch", *tiny, "--watch", "closely")
+    refused("whole number", *tiny, "--steps", "99999999999999999999")
+    refused("whole number", "lab", "--seed", "-1")
+    refused("--case-deadline", "lab", "adamw.step-counter", "--case-deadline", "nan")
+    refused("--data is empty", "train", "tiny", "--out", out, "--data", "")
+    refused("neither", *tiny[:-1], "/dev/zero")
+    # Impossible sizes, before anything is built that would fill the memory.
+    for size in ("num_layers=1000000000000", "hidden_size=1000000000", "seq_len=9223372036854775807",
+                 "batch_size=9223372036854775807", "vocab_size=9223372036854775807"):
+        refused("GB", *tiny, "--set", size)
+    refused("GB", "bench", "tiny", "--seq", 2**63 - 1)
     refused("binary", "train", "tiny", "--steps", 3, "--out", out, "--data", folder / "binary")
     refused("one rank", *tiny, "--fault", "labels.no-shift@rank=1")
     refused("step=N", *tiny, "--fault", "labels.no-shift@soon")
@@ -77,6 +88,35 @@ with tempfile.TemporaryDirectory() as folder:
         wrong.append("a run resumed in place and elsewhere has other metrics")
     if "step_5" not in os.listdir(folder / "branch" / "checkpoints"):
         wrong.append("the branch has no last checkpoint")
+
+    # A resume that has nothing left to do does not judge; one whose text is gone says so.
+    verdict = (out / "verdict.json").read_text()
+    accepted("train", "--resume", out, "--steps", 2)
+    if (out / "verdict.json").read_text() != verdict:
+        wrong.append("a resume without a step replaced the verdict")
+    moved = text.rename(folder / "moved.txt")
+    refused("--data", "train", "--resume", out, "--steps", 6)
+    accepted("train", "--resume", out, "--steps", 6, "--data", moved, "--out", folder / "again")
+    moved.rename(text)
+
+    # Of two runs into one directory one is refused; so is a resume of a run that goes on.
+    rivals = [subprocess.Popen([BINARY, "train", "tiny", "--steps", "100", "--data", str(text), "--out",
+                                str(folder / "rivals")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+              for _ in range(2)]
+    errors = [rival.communicate()[1] for rival in rivals]
+    if sorted(rival.returncode for rival in rivals) != [0, 2]:
+        wrong.append(f"two runs into one directory: {errors}")
+    written = map(json.loads, (folder / "rivals" / "metrics.jsonl").read_text().splitlines())
+    if [row["step"] for row in written if "loss" in row] != list(range(1, 101)):
+        wrong.append("two runs wrote into one directory")
+    running = subprocess.Popen([BINARY, "train", "tiny", "--data", str(text), "--out", str(folder / "goes_on"),
+                                "--steps", "100000000"], stdout=subprocess.DEVNULL)
+    while running.poll() is None and not (folder / "goes_on" / "metrics.jsonl").exists():
+        pass
+    refused("in use", "train", "--resume", folder / "goes_on", "--steps", 5)
+    running.kill()
+    running.wait()
+    accepted("train", "--resume", folder / "goes_on", "--steps", 5)
 
     refused("prompt", "generate", out, "--prompt", "")
     refused("temperature", "generate", out, "--prompt", "x", "--temperature", -1)
@@ -114,10 +154,26 @@ with tempfile.TemporaryDirectory() as folder:
     found = [json.loads(line) for line in (faulty / "metrics.jsonl").read_text().splitlines()]
     if found[0]["loss"] != healthy[0]["loss"] or found[1]["grad_norm"] == healthy[1]["grad_norm"]:
         wrong.append("a fault from step 2 on does not begin at step 2")
+    # What a fault needs is set and told, unless the user set it otherwise.
+    needy = folder / "needy"
+    told = accepted("train", "tiny", "--steps", 2, "--data", text, "--out", needy, "--fault", "softmax.overflow:naive")
+    config = json.loads((needy / "config.json").read_text())
+    if config["values"]["init_std"] != 2 or "init_std" not in told:
+        wrong.append(f"a fault's needs are not met: init_std {config['values']['init_std']}")
+    refused("init_std", "train", "tiny", "--steps", 2, "--data", text, "--out", folder / "contrary",
+            "--fault", "softmax.overflow:naive", "--set", "init_std=0.5")
     stopped = run("train", "tiny", "--steps", 50, "--data", text, "--out", folder / "stopped",
                   "--watch", "full", "--fault", "optim.missing-zero-grad", "--stop-on-fault")
     if stopped.returncode != 1 or not (folder / "stopped" / "verdict.json").exists():
         wrong.append(f"--stop-on-fault: exit {stopped.returncode}: {stopped.stderr[-200:]}")
+
+    # A run that diverges is no fault that we can name, and not healthy.
+    diverged = folder / "diverged"
+    accepted("train", "tiny", "--steps", 5, "--data", text, "--out", diverged, "--watch", "full",
+             "--lr", "1e30", "--set", "warmup_steps=0")
+    verdict = json.loads((diverged / "verdict.json").read_text())
+    if verdict["verdict"] != "undecided" or verdict["causes"] or not verdict["unexplained"]:
+        wrong.append(f"a diverged run is called {verdict['verdict']} {verdict['causes']}")
 
     shown = accepted("train", "tiny", "--lr", "0.25", "--print-config")
     if not any(line.split() == ["lr", "0.25", "--lr"] for line in shown.splitlines()):

@@ -1,8 +1,9 @@
 #include "tests/support/compare.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
+#include <cstddef>
 #include <limits>
 #include <type_traits>
 
@@ -110,12 +111,13 @@ testing::AssertionResult close(const Tensor& actual, const Tensor& expected,
 testing::AssertionResult same_bits(const Tensor& actual, const Tensor& expected, Nan nan) {
   if (auto kind = same_kind(actual, expected); !kind) return kind;
   return with_type(actual.dtype(), [&]<class T>() -> testing::AssertionResult {
+    using Bytes = std::array<std::byte, sizeof(T)>;
     const std::vector<T> a = actual.to_vector<T>();
     const std::vector<T> b = expected.to_vector<T>();
     for (size_t i = 0; i < a.size(); ++i) {
       const T x = a[i];
       const T y = b[i];
-      const bool equal = std::memcmp(&x, &y, sizeof(T)) == 0;
+      const bool equal = std::bit_cast<Bytes>(x) == std::bit_cast<Bytes>(y);
       if (equal && (nan == Nan::must_match || !is_nan(x))) continue;
       if (nan == Nan::must_match && is_nan(x) && is_nan(y)) continue;
       return testing::AssertionFailure() << fmt::format(

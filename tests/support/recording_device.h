@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -12,8 +13,13 @@ namespace faultline::test {
 class RecordingDevice final : public DeviceRuntime {
  public:
   std::string name() const override { return "recording"; }
-  std::byte* allocate(size_t bytes) override { return cpu_device().allocate(bytes); }
+  std::byte* allocate(size_t bytes) override {
+    if (bytes > capacity - held) throw Error("recording device: full");
+    held += bytes;
+    return cpu_device().allocate(bytes);
+  }
   void deallocate(std::byte* data, size_t bytes) noexcept override {
+    held -= bytes;
     cpu_device().deallocate(data, bytes);
   }
   void submit(const Stream&, const Launch& launch) override {
@@ -32,6 +38,8 @@ class RecordingDevice final : public DeviceRuntime {
   }
   void copy_from_host(std::byte*, const void*, size_t) override {}
 
+  size_t capacity = SIZE_MAX;  // bytes
+  size_t held = 0;
   std::vector<std::string> kernels;
   std::vector<std::string> ops;
   double flops = 0;

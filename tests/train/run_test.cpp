@@ -24,12 +24,13 @@ ConfigBuilder builder() {
 }
 
 // A run of `steps` steps in `directory`, new or gone on with.
-RunResult go(const std::string& directory, RunOptions options) {
-  Trainer trainer(builder().build(), words());
+RunResult go(const std::string& directory, RunOptions options,
+             const ConfigBuilder& config = builder()) {
+  Trainer trainer(config.build(), words());
   if (fs::exists(directory)) {
     cut_back(directory + "/metrics.jsonl", load_latest(directory, trainer));
   } else {
-    create_run(directory, make_record("tiny", builder(), {}), trainer, {});
+    create_run(directory, make_record("tiny", config, {}), trainer, {});
   }
   return run(trainer, directory, options);
 }
@@ -107,6 +108,50 @@ TEST(Run, StopsAfterAWholeStepWithACheckpoint) {
   EXPECT_EQ(result.stop, Stop::interrupted);
   EXPECT_EQ(result.step, 3);
   EXPECT_EQ(latest_checkpoint(scratch / "run"), scratch / "run/checkpoints/step_3");
+}
+
+std::vector<std::pair<int64_t, double>> evaluations(const std::string& directory) {
+  std::vector<std::pair<int64_t, double>> result;
+  for (const Json& line : read_json_lines(directory + "/metrics.jsonl")) {
+    const Json* loss = line.find("eval_loss");
+    if (loss != nullptr) result.emplace_back(line.at("step").integer(), loss->real());
+  }
+  return result;
+}
+
+// Whatever was asked when the run was told to stop: after a step, before or within an evaluation.
+TEST(Run, MakesUpForAnEvaluationThatWasCutShort) {
+  const ScratchDirectory scratch;
+  ConfigBuilder config = builder();
+  config.assign("eval_every=3", "--set");
+  int questions = 0;
+  go(scratch / "straight", {.steps = 6, .stop = [&] { return ++questions, Stop::no; }}, config);
+  const auto expected = evaluations(scratch / "straight");
+  ASSERT_EQ(expected.size(), 2U);
+  ASSERT_GT(questions, 6) << "the evaluations ask too";
+  for (int last = 1; last <= questions; ++last) {
+    const std::string directory = scratch / ("stopped" + std::to_string(last));
+    int asked = 0;
+    const auto stop = [&] { return ++asked == last ? Stop::interrupted : Stop::no; };
+    const RunResult stopped = go(directory, {.steps = 6, .stop = stop}, config);
+    EXPECT_EQ(stopped.stop, Stop::interrupted) << last;
+    EXPECT_FALSE(stopped.held_out_loss.has_value()) << last;
+    EXPECT_EQ(latest_checkpoint(directory),
+              directory + "/checkpoints/step_" + std::to_string(stopped.step));
+    EXPECT_EQ(go(directory, {.steps = 6}, config).held_out_loss, expected.back().second) << last;
+    EXPECT_EQ(losses(directory), losses(scratch / "straight")) << last;
+    EXPECT_EQ(evaluations(directory), expected) << last;
+  }
+}
+
+TEST(Run, DoesNotTakeADirectoryThatAnotherRunTookMeanwhile) {
+  const ScratchDirectory scratch;
+  Trainer trainer(builder().build(), words());
+  check_free(scratch / "run");
+  create_run(scratch / "run", make_record("first", builder(), {}), trainer, {});
+  error_of<IoError>(
+      [&] { create_run(scratch / "run", make_record("second", builder(), {}), trainer, {}); });
+  EXPECT_EQ(read_record(scratch / "run").model, "first");
 }
 
 TEST(Run, OnAFullDiskKeepsTheEarlierCheckpoint) {

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string_view>
+
+namespace faultline::cli {
+
+// Columns of the terminal on standard output; 0 where that is none.
+int terminal_columns();
+
+// Writes to standard output at once. A reader that went away or a full disk is no error: what is
+// written so is for whoever looks, and the run goes on without them.
+void show(std::string_view text);
+
+}  // namespace faultline::cli
