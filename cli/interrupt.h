@@ -1,8 +1,7 @@
 #pragma once
 
-#include <signal.h>
-
 #include <atomic>
+#include <csignal>
 #include <thread>
 
 namespace faultline::cli {

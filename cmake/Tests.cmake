@@ -39,7 +39,9 @@ foreach(folder IN LISTS test_folders)
   target_link_libraries(test_${room} PRIVATE faultline_test_support Eigen3::Eigen)
   faultline_header_only(nlohmann_json nlohmann-json3-dev nlohmann/json.hpp test_${room})
   faultline_share_pch(test_${room})
+  # *Worker.* are entries for child processes that other tests start, no tests of their own.
   gtest_discover_tests(test_${room} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    TEST_FILTER "-*Worker.*"
     TEST_PREFIX "${room}." NO_PRETTY_VALUES TEST_LIST tests_of_${room})
   list(APPEND test_rooms ${room})
 endforeach()

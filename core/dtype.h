@@ -94,7 +94,8 @@ To truncated(double value) {
   constexpr auto kLeast = std::numeric_limits<To>::min();
   constexpr auto kMost = std::numeric_limits<To>::max();
   // The first double beyond the range: a power of two, so it is exact.
-  constexpr double kBeyond = 2.0 * static_cast<double>(kMost / 2 + 1);
+  constexpr To kHalf = kMost / 2 + 1;
+  constexpr double kBeyond = 2.0 * static_cast<double>(kHalf);
   if (value >= kBeyond) return kMost;
   if (value <= static_cast<double>(kLeast)) return kLeast;
   return value == value ? static_cast<To>(value) : To{0};
