@@ -58,12 +58,11 @@ FAULT(adamw_step_counter) {
        .seed = "004 3.1",
        .mechanism =
            "AdamW divides its moments by 1 - beta^t, where t counts steps. A counter with 8 bits "
-           "of "
-           "significand holds every integer up to 256; 256 + 1 = 257 lies halfway between 256 and "
-           "258 and rounds to even, back to 256. From then on 1 - 0.999^256 = 0.225957 stands for "
-           "a "
-           "number that goes to 1, while the second moment goes on growing towards its true size. "
-           "The update becomes sqrt(0.225957) = 0.475350 of what it should be, for ever.",
+           "of significand holds every integer up to 256; 256 + 1 = 257 lies halfway between 256 "
+           "and 258 and rounds to even, back to 256. From then on 1 - 0.999^256 = 0.225957 "
+           "stands for a number that goes to 1, while the second moment goes on growing towards "
+           "its true size. The update becomes sqrt(0.225957) = 0.475350 of what it should be, "
+           "for ever.",
        .symptom =
            "The loss still falls, but slowly, as if the learning rate had been halved after some "
            "hundred steps. With lr 1e-3, a constant gradient of 0.1 and p = 1, p is 0.2041 after "
@@ -73,10 +72,10 @@ FAULT(adamw_step_counter) {
            "the optimizer then takes the first-step branch with cleared gradients.",
        .truth =
            "2^63 steps of a microsecond are 292,271 years, and there is no such branch. PyTorch "
-           "keeps "
-           "the counter as float32, which stalls at 16,777,216, long after 1 - 0.999^t has become "
-           "1 in f32 (t = 17,321): harmless for AdamW. What really happens is a counter made or "
-           "loaded in the dtype of the parameters: it stalls at 256 in bf16 and 2,048 in fp16.",
+           "keeps the counter as float32, which stalls at 16,777,216, long after 1 - 0.999^t has "
+           "become 1 in f32 (t = 17,321): harmless for AdamW. What really happens is a counter "
+           "made or loaded in the dtype of the parameters: it stalls at 256 in bf16 and 2,048 in "
+           "fp16.",
        .fix =
            "Count in int64 on the device with an addition that saturates, compute both corrections "
            "in double from it, and never cast a step counter when a checkpoint is loaded.",

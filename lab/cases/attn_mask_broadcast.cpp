@@ -233,9 +233,8 @@ FAULT(attn_mask_broadcast) {
        .truth =
            "(8, 8), (1, 8, 8) and (1, 1, 8, 8) mean the same against [B, H, 8, 8]. The line that "
            "the article calls right adds 1 to the scores of the future and hides nothing: it is "
-           "the "
-           "variant additive-bool. What really goes wrong is a mask whose batch axis falls on "
-           "queries or heads.",
+           "the variant additive-bool. What really goes wrong is a mask whose batch axis falls "
+           "on queries or heads.",
        .fix =
            "Represent a mask as a predicate over (batch, query, key) and apply it as a condition. "
            "Where it must be a tensor, give it all four axes: [B, 1, 1, T] for padding, "

@@ -33,10 +33,10 @@ FAULT(bf16_accumulate) {
        .seed = "000 4.3",
        .mechanism =
            "bf16 has 8 bits of significand. An addend below half an ulp of the sum changes "
-           "nothing: "
-           "at 0.25 an ulp is 2^-9, so adding 2^-10 is exactly a tie and rounds to even, back to "
-           "0.25. 1,024 micro-batches that each contribute 2^-10 give 0.25 in place of 1; all but "
-           "the first 256 of them are lost. f32 keeps 24 bits and gives exactly 1.",
+           "nothing: at 0.25 an ulp is 2^-9, so adding 2^-10 is exactly a tie and rounds to "
+           "even, back to 0.25. 1,024 micro-batches that each contribute 2^-10 give 0.25 in "
+           "place of 1; all but the first 256 of them are lost. f32 keeps 24 bits and gives "
+           "exactly 1.",
        .symptom =
            "Gradients, and so updates, are too small by a factor that grows with the number of "
            "micro-batches; nothing is NaN and nothing overflows. The more finely a batch is split, "
@@ -56,8 +56,7 @@ FAULT(bf16_accumulate) {
            "DeepSpeed issue 2768 (2023): accumulation in bf16 diverges where fp16 does not; led to "
            "pull request 2352. https://github.com/microsoft/DeepSpeed/issues/2768",
            "Megatron-LM issues 372 and 502 (2023): bf16 now forces f32 accumulation and "
-           "all-reduce. "
-           "https://github.com/NVIDIA/Megatron-LM/issues/372",
+           "all-reduce. https://github.com/NVIDIA/Megatron-LM/issues/372",
            "Liger-Kernel issue 512 (2025): fused cross-entropy accumulates its weight gradient by "
            "chunks in bf16. https://github.com/linkedin/Liger-Kernel/issues/512"}});
 

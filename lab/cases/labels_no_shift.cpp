@@ -82,10 +82,10 @@ FAULT(labels_no_shift) {
        .seed = "004 3.2",
        .mechanism =
            "A language model's label at t is token t + 1. Without the shift it is token t, which "
-           "the "
-           "model is given. Copying it through the residual stream solves the task, and the loss "
-           "goes to 0. On fresh uniform tokens over 16 symbols no honest causal model can expect "
-           "less than ln 16 = 2.772589, because the next token does not depend on anything seen.",
+           "the model is given. Copying it through the residual stream solves the task, and the "
+           "loss goes to 0. On fresh uniform tokens over 16 symbols no honest causal model can "
+           "expect less than ln 16 = 2.772589, because the next token does not depend on "
+           "anything seen.",
        .symptom =
            "The loss falls to almost nothing within some dozen steps, far below what the text "
            "allows, and the model generates its last token again and again.",
@@ -95,8 +95,7 @@ FAULT(labels_no_shift) {
        .truth =
            "A collapsed scaler leaves the logged loss healthy until parameters are poisoned; the "
            "loss is computed before any gradient. A loss near 0 comes from the labels: not "
-           "shifted, "
-           "shifted in a way that shows the answer, or all ignored.",
+           "shifted, shifted in a way that shows the answer, or all ignored.",
        .fix = "Shift in exactly one place: the label at t is token t + 1. Say in the data's type "
               "whether it is shifted already.",
        .sources = {

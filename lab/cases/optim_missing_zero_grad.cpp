@@ -60,16 +60,14 @@ FAULT(optim_missing_zero_grad) {
        .title = "Gradients are never cleared between steps",
        .domain = "optimizer",
        .mechanism =
-           "backward adds to the gradient that a parameter already holds. Without clearing, step k "
-           "uses the sum of the gradients of steps 1 to k. On a linear loss with gradient 1 that "
-           "is "
-           "k: ten steps of 1/16 move the weight by (1 + 2 + ... + 10)/16 = 3.4375 in place of "
-           "10/16 = 0.625. It is momentum without decay: the sum never forgets.",
+           "backward adds to the gradient that a parameter already holds. Without clearing, step "
+           "k uses the sum of the gradients of steps 1 to k. On a linear loss with gradient 1 "
+           "that is k: ten steps of 1/16 move the weight by (1 + 2 + ... + 10)/16 = 3.4375 in "
+           "place of 10/16 = 0.625. It is momentum without decay: the sum never forgets.",
        .symptom =
            "The gradient norm climbs steadily while the loss first falls a little faster than "
            "usual, then oscillates or diverges. It looks like a learning rate that is too high, "
-           "and "
-           "lowering the rate only delays it.",
+           "and lowering the rate only delays it.",
        .truth =
            "With AdamW the effect is smaller than with SGD, because a gradient that has grown k "
            "times is divided by a root mean square that has grown alike; what stays is the wrong, "

@@ -47,7 +47,9 @@ TEST(Catalogue, SelectsByIdVariantGlobAndDomainEachOnce) {
   EXPECT_EQ(catalogue.select({"attn.mask-broadcast"}).size(), 6U);
   EXPECT_THAT(names_of(catalogue.select({"*:b-eq-?", "attn.mask-broadcast:b-eq-t"})),
               testing::ElementsAre("attn.mask-broadcast:b-eq-t", "attn.mask-broadcast:b-eq-h"));
-  EXPECT_THAT(names_of(catalogue.select({}, "data")), testing::ElementsAre("labels.no-shift"));
+  EXPECT_THAT(names_of(catalogue.select({}, "data")), testing::Contains("labels.no-shift"));
+  EXPECT_THAT(names_of(catalogue.select({}, "data")),
+              testing::Not(testing::Contains("softmax.overflow:naive")));
   EXPECT_EQ(catalogue.select({}).size(), catalogue.entries().size());
   EXPECT_THAT(refusal([&] { catalogue.select({"nothing.*"}); }), HasSubstr("no fault is named"));
 }
@@ -106,7 +108,8 @@ TEST(Catalogue, RefusesACaseWithAMistakeAndNamesIt) {
 TEST(Catalogue, GivesEachFaultTheWholeOfItsText) {
   const Catalogue catalogue;
   for (const Fault& fault : catalogue.faults()) {
-    EXPECT_GE(fault.text().sources.size(), 2U) << fault.text().id;
+    EXPECT_GE(fault.text().sources.size(), 2U)
+        << fault.text().id << ": name at least two dated sources";
     const Json json = explain_json(fault);
     for (const char* key : {"id", "title", "mechanism", "symptom", "article_says", "truth", "fix",
                             "detector", "sources", "variants"}) {
