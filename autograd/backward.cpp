@@ -208,6 +208,7 @@ Tensor seed_of(const Tensor& root, const Tensor& seed) {
 }  // namespace
 
 void backward(const Tensor& root, const Tensor& seed) {
+  Context::current().events.emit(BackwardEvent{root});
   const BackwardMode mode(Context::current());
   Engine(/*capture=*/false).run(root, seed_of(root, seed));
 }

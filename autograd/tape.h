@@ -52,6 +52,11 @@ struct AccumulateSeam {
 // of the nodes' numbers. The tape is released as it is used; a second backward over it throws.
 void backward(const Tensor& root, const Tensor& seed = {});
 
+// Emitted before a backward pass begins.
+struct BackwardEvent {
+  const Tensor& root;
+};
+
 // Emitted when one backward pass has joined its contribution to the gradient of a leaf.
 struct GradientEvent {
   const std::string& name;  // of the leaf

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/state.h"
@@ -18,7 +19,23 @@ struct Metric {
   bool is_count = false;
 };
 
-// The figures of a run, in the order in which they were first set.
+// A line to draw: a value by step, or by whatever x is.
+struct Curve {
+  std::string name;
+  std::vector<double> x;
+  std::vector<double> y;
+};
+
+// A table to draw, row by row: which query sees which key, with what weight.
+struct Grid {
+  std::string name;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  std::vector<double> values;
+};
+
+// The figures of a run, in the order in which they were first set; and its pictures, which prove
+// nothing and show much.
 class Metrics {
  public:
   void measure(const std::string& name, double value) { set({name, value, false}); }
@@ -27,8 +44,15 @@ class Metrics {
   const std::vector<Metric>& all() const { return metrics_; }
   std::optional<double> find(const std::string& name) const;
 
+  void add(Curve curve) { curves_.push_back(std::move(curve)); }
+  void add(Grid grid) { grids_.push_back(std::move(grid)); }
+  const std::vector<Curve>& curves() const { return curves_; }
+  const std::vector<Grid>& grids() const { return grids_; }
+
  private:
   std::vector<Metric> metrics_;
+  std::vector<Curve> curves_;
+  std::vector<Grid> grids_;
 };
 
 struct RunOptions {

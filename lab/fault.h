@@ -117,6 +117,10 @@ struct FaultText {
   std::string truth;
   std::string fix;
   std::vector<std::string> sources;  // dated
+  // For the fault's page; a case outside of the tree may leave them out.
+  std::string look_alikes;  // what else looks so, and what refutes it
+  std::string exercise;     // one question to try
+  std::string answer;
 };
 
 class Fault {

@@ -25,6 +25,48 @@ CaseResult blank_result(const Fault& fault, const Variant& variant) {
 
 namespace {
 
+Json numbers(const std::vector<double>& values) {
+  Json json = Json::array();
+  for (const double value : values) json.push(value);
+  return json;
+}
+
+std::vector<double> numbers_from_json(const Json& json) {
+  std::vector<double> values;
+  for (const Json& value : json.items()) values.push_back(value.real());
+  return values;
+}
+
+Json pictures_json(const Metrics& metrics) {
+  Json curves = Json::array();
+  for (const Curve& curve : metrics.curves()) {
+    curves.push(Json::object()
+                    .set("name", curve.name)
+                    .set("x", numbers(curve.x))
+                    .set("y", numbers(curve.y)));
+  }
+  Json grids = Json::array();
+  for (const Grid& grid : metrics.grids()) {
+    grids.push(Json::object()
+                   .set("name", grid.name)
+                   .set("rows", grid.rows)
+                   .set("columns", grid.columns)
+                   .set("values", numbers(grid.values)));
+  }
+  return Json::object().set("curves", curves).set("grids", grids);
+}
+
+void add_pictures(Metrics& metrics, const Json& json) {
+  for (const Json& curve : json.at("curves").items()) {
+    metrics.add(Curve{curve.at("name").text(), numbers_from_json(curve.at("x")),
+                      numbers_from_json(curve.at("y"))});
+  }
+  for (const Json& grid : json.at("grids").items()) {
+    metrics.add(Grid{grid.at("name").text(), grid.at("rows").integer(),
+                     grid.at("columns").integer(), numbers_from_json(grid.at("values"))});
+  }
+}
+
 Json run_json(const RunRecord& run) {
   Json metrics = Json::object();
   Json counts = Json::array();
@@ -34,7 +76,11 @@ Json run_json(const RunRecord& run) {
   }
   Json detections = Json::array();
   for (const auto& detection : run.detections) detections.push(diagnose::to_json(detection));
-  return Json::object().set("metrics", metrics).set("counts", counts).set("detections", detections);
+  return Json::object()
+      .set("metrics", metrics)
+      .set("counts", counts)
+      .set("detections", detections)
+      .set("pictures", pictures_json(run.metrics));
 }
 
 RunRecord run_from_json(const Json& json) {
@@ -48,6 +94,7 @@ RunRecord run_from_json(const Json& json) {
   for (const Json& detection : json.at("detections").items()) {
     run.detections.push_back(diagnose::detection_from_json(detection));
   }
+  add_pictures(run.metrics, json.at("pictures"));
   return run;
 }
 

@@ -33,7 +33,7 @@ Mlp::Mlp(int64_t hidden_size)
 }
 
 Tensor Mlp::operator()(const Tensor& x_BTC) {
-  return unit([&] { return proj_(gelu(fc_(x_BTC))); });
+  return unit([&] { return proj_(Context::current().seams.call<ActivationSeam>(fc_(x_BTC))); });
 }
 
 Block::Block(const Gpt2Config& config, const DropoutKey& key)
@@ -53,8 +53,10 @@ Block::Block(const Gpt2Config& config, const DropoutKey& key)
 
 Tensor Block::operator()(const Tensor& x_BTC, const Mask& mask) {
   return unit([&] {
-    const Tensor attended_BTC = x_BTC + dropout_1_(attn_(ln_1_(x_BTC), mask));
-    return attended_BTC + dropout_2_(mlp_(ln_2_(attended_BTC)));
+    const SeamTable& seams = Context::current().seams;
+    const Tensor attended_BTC =
+        seams.call<ResidualSeam>(x_BTC, dropout_1_(attn_(ln_1_(x_BTC), mask)));
+    return seams.call<ResidualSeam>(attended_BTC, dropout_2_(mlp_(ln_2_(attended_BTC))));
   });
 }
 
@@ -116,7 +118,7 @@ Tensor Gpt2::operator()(const Tensor& tokens_BT, const Mask& mask) {
 
 Tensor language_model_loss(const Tensor& logits_BTV, const Tensor& labels_BT) {
   const Tensor logits_NV = reshape(logits_BTV, {-1, logits_BTV.shape()[-1]});
-  return sum(cross_entropy_rows(logits_NV, reshape(labels_BT, {-1})));
+  return sum(Context::current().seams.call<TokenLossSeam>(logits_NV, reshape(labels_BT, {-1})));
 }
 
 }  // namespace faultline::nn

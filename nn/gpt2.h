@@ -21,7 +21,23 @@ struct Gpt2Config {
   void check() const;
 };
 
-// x + proj(gelu(fc(x))) without the residual; the tanh form of GELU, as in GPT-2.
+// The nonlinearity of the MLP.
+struct ActivationSeam {
+  static constexpr const char* name = "activation";
+  using Signature = Tensor(const Tensor& x);
+  static Tensor standard(const Tensor& x) { return gelu(x); }
+};
+
+// How the result of a branch (attention or MLP) joins the residual stream.
+struct ResidualSeam {
+  static constexpr const char* name = "residual";
+  using Signature = Tensor(const Tensor& x_BTC, const Tensor& branch_BTC);
+  static Tensor standard(const Tensor& x_BTC, const Tensor& branch_BTC) {
+    return x_BTC + branch_BTC;
+  }
+};
+
+// proj(gelu(fc(x))), without the residual; the tanh form of GELU, as in GPT-2.
 class Mlp : public Module {
  public:
   explicit Mlp(int64_t hidden_size);
@@ -74,6 +90,15 @@ class Gpt2 : public Module {
   Dropout dropout_;
   std::vector<std::unique_ptr<Block>> blocks_;
   LayerNorm ln_f_;
+};
+
+// The loss of each position: logits [N, V], labels i32 [N]; 0 where the label is -1.
+struct TokenLossSeam {
+  static constexpr const char* name = "token loss";
+  using Signature = Tensor(const Tensor& logits_NV, const Tensor& labels_N);
+  static Tensor standard(const Tensor& logits_NV, const Tensor& labels_N) {
+    return cross_entropy_rows(logits_NV, labels_N);
+  }
 };
 
 // Sum of the losses of all labels that are not -1: logits [B, T, V], labels i32 [B, T]. Divide by

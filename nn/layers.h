@@ -58,6 +58,13 @@ class DropoutKey {
 // The number that keys the masks of the Dropout at `path`: 32 bits of a hash of the path.
 uint32_t dropout_number(const char* path);
 
+// Whether a Dropout acts.
+struct DropoutModeSeam {
+  static constexpr const char* name = "dropout mode";
+  using Signature = bool(const Module& dropout);
+  static bool standard(const Module& dropout) { return dropout.training(); }
+};
+
 // Acts in training mode only. The mask depends on seed, step, sequence, this module's path and the
 // place in the sequence, and on nothing else.
 class Dropout : public Module {

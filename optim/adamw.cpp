@@ -30,7 +30,7 @@ void AdamW::update(const ParameterGroup& group, const Tensor& table,
   launch(context.stream, corrections);
 
   Launch update;
-  update.kernel = &kernels::adamw;
+  update.kernel = context.seams.call<UpdateKernelSeam>(kernels::adamw);
   update.args.inputs[0] = table.view();
   update.args.inputs[1] = corrections_.view();
   update.args.inputs[2] = lr.view();

@@ -17,8 +17,9 @@ std::vector<ParameterGroup> decay_groups(const std::vector<Parameter*>& paramete
                                          double weight_decay) {
   ParameterGroup decayed{{}, weight_decay};
   ParameterGroup kept{{}, 0};
+  const SeamTable& seams = Context::current().seams;
   for (Parameter* parameter : parameters) {
-    (parameter->decay() == Decay::yes ? decayed : kept).parameters.push_back(parameter);
+    (seams.call<DecaySeam>(*parameter) ? decayed : kept).parameters.push_back(parameter);
   }
   return {decayed, kept};
 }
@@ -29,7 +30,7 @@ Optimizer::Optimizer(const char* name, std::vector<ParameterGroup> groups,
       groups_(std::move(groups)),
       slots_(std::move(slots)),
       counter_kind_(Context::current().seams.call<StepCounterSeam>()),
-      counter_(zeros({1}, counter_kind_.dtype)),
+      counter_(full({1}, static_cast<double>(counter_kind_.start), counter_kind_.dtype)),
       lr_(zeros({1}, DType::f64)) {
   std::set<std::string> names;
   for (const ParameterGroup& group : groups_) {
@@ -57,6 +58,11 @@ Optimizer::Optimizer(const char* name, std::vector<ParameterGroup> groups,
 
 double Optimizer::counted() const { return counter_.item<double>(); }
 
+void Optimizer::set_counted(int64_t steps) {
+  require(steps >= 0, "{}: the count of steps must not be negative, got {}", name_, steps);
+  copy_(counter_, tensor<int64_t>({steps}));
+}
+
 void Optimizer::step(double lr, const Tensor& factor) {
   require(std::isfinite(lr), "{}: the learning rate must be finite, got {}", name_, lr);
   Context& context = Context::current();
@@ -75,7 +81,7 @@ void Optimizer::step(double lr, const Tensor& factor) {
   for (size_t g = 0; g < groups_.size(); ++g) update_group(g, factor);
   if (applied_ != std::numeric_limits<int64_t>::max()) ++applied_;
 
-  if (watched) context.events.emit(OptimizerEvent{name_, applied_, before, counted(), lr});
+  if (watched) context.events.emit(OptimizerEvent{name_, applied_, before, counted(), lr, groups_});
 }
 
 void Optimizer::update_group(size_t group, const Tensor& factor) {

@@ -16,8 +16,23 @@ struct ParameterGroup {
   double weight_decay = 0;
 };
 
-// The written decay policy: a parameter is decayed when its module declared it Decay::yes (weight
-// matrices and embeddings), never a bias or a norm.
+// Whether weight decay pulls a parameter towards zero.
+struct DecaySeam {
+  static constexpr const char* name = "weight decay";
+  using Signature = bool(const Parameter& parameter);
+  // The written policy: what its module declared. Weight matrices and embeddings are decayed, never
+  // a bias or a norm.
+  static bool standard(const Parameter& parameter) { return parameter.decay() == Decay::yes; }
+};
+
+// Which kernel applies an update, given the optimizer's own.
+struct UpdateKernelSeam {
+  static constexpr const char* name = "update kernel";
+  using Signature = const KernelRecord*(const KernelRecord& own);
+  static const KernelRecord* standard(const KernelRecord& own) { return &own; }
+};
+
+// Two groups, decayed and not, as the DecaySeam says.
 std::vector<ParameterGroup> decay_groups(const std::vector<Parameter*>& parameters,
                                          double weight_decay);
 
@@ -29,6 +44,7 @@ struct OptimizerEvent {
   double counted_before;  // the device counter, before and after
   double counted_after;
   double lr;
+  std::span<const ParameterGroup> groups = {};
 };
 
 // What every optimizer shares: groups, the step counter, the learning rate as a device value, and
@@ -45,6 +61,9 @@ class Optimizer {
 
   // Steps counted on the device.
   double counted() const;
+  // Goes on counting from `steps`, as an optimizer that has done so many would. Throws
+  // InvalidArgument when `steps` is negative.
+  void set_counted(int64_t steps);
   const std::vector<ParameterGroup>& groups() const { return groups_; }
 
   // Counter and per-parameter tensors by parameter name.

@@ -9,6 +9,7 @@ namespace faultline::optim {
 struct StepCounter {
   DType dtype = DType::i64;
   const KernelRecord* advance = nullptr;
+  int64_t start = 0;  // what it holds before the first step
 };
 
 // Asked once, when an optimizer is made.

@@ -42,6 +42,7 @@ constexpr Key kKeys[] = {
     {"clip_norm", &Config::clip_norm},
     {"dropout", &Config::dropout},
     {"init_std", &Config::init_std},
+    {"counted_steps", &Config::counted_steps},
     {"seed", &Config::seed},
     {"eval_every", &Config::eval_every},
     {"documents", &Config::documents},
@@ -197,6 +198,7 @@ void Config::check() const {
   not_negative("weight_decay", weight_decay);
   not_negative("eps", eps);
   not_negative("clip_norm", clip_norm);
+  not_negative("counted_steps", static_cast<double>(counted_steps));
   require(min_lr <= lr, "min_lr: {} is above lr {}; the schedule goes down", min_lr, lr);
   require(warmup_steps <= schedule_steps, "warmup_steps: {} is above schedule_steps {}",
           warmup_steps, schedule_steps);

@@ -19,7 +19,7 @@ struct ConfigEntry {
 };
 
 // Everything that decides a run's numbers, typed. Keys are those of the command line's contract;
-// `pack`, `init_std` and `schedule` are beside them.
+// `pack`, `init_std`, `counted_steps` and `schedule` are beside them.
 struct Config {
   int64_t num_layers = 2;
   int64_t num_heads = 2;
@@ -41,6 +41,7 @@ struct Config {
   double clip_norm = 1;  // 0: measure only
   double dropout = 0;
   double init_std = 0.02;
+  int64_t counted_steps = 0;  // what the optimizer's counter says before the first step
   uint64_t seed = 1;
   int64_t eval_every = 0;  // 0: at the end only
   std::string documents;   // "": chapter for the default corpus, none for other text

@@ -29,6 +29,22 @@ struct BatchEvent {
   const Batch& batch;
 };
 
+// A micro-batch went forward and is about to go backward from `objective` (one element).
+struct ObjectiveEvent {
+  int64_t step;
+  int64_t labels;   // valid ones of the micro-batch
+  double loss_sum;  // over them
+  const Tensor& objective;
+};
+
+// Between the two the model is only evaluated: same parameters, same input, same output.
+struct EvaluationBeginEvent {
+  int64_t step;
+};
+struct EvaluationEndEvent {
+  int64_t step;
+};
+
 // The loss of fresh uniform tokens under the run's own labels: no honest causal model expects less
 // than the floor ln V. `deviation` is the standard error of the mean.
 struct FloorProbeEvent {

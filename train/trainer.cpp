@@ -25,9 +25,27 @@ TokenStore checked(TokenStore tokens, const Config& config) {
 
 }  // namespace
 
-nn::Mask mask_of(const Batch& batch) {
-  return {.causal = true, .key_valid = batch.key_valid, .documents = batch.documents};
+namespace {
+
+Tensor logits_of(nn::Gpt2& model, const Batch& batch) {
+  return model(batch.inputs, Context::current().seams.call<MaskSeam>(batch));
 }
+
+// Tells observers that an evaluation begins, and when it is over.
+class EvaluationNotice {
+ public:
+  explicit EvaluationNotice(int64_t step) : step_(step) {
+    Context::current().events.emit(EvaluationBeginEvent{step_});
+  }
+  ~EvaluationNotice() { Context::current().events.emit(EvaluationEndEvent{step_}); }
+  EvaluationNotice(const EvaluationNotice&) = delete;
+  EvaluationNotice& operator=(const EvaluationNotice&) = delete;
+
+ private:
+  int64_t step_;
+};
+
+}  // namespace
 
 Trainer::Trainer(const Config& config, TokenStore tokens)
     : config_(config), tokens_(checked(std::move(tokens), config)) {
@@ -41,6 +59,7 @@ Trainer::Trainer(const Config& config, TokenStore tokens)
   optimizer_ =
       std::make_unique<optim::AdamW>(optim::decay_groups(parameters_, config.weight_decay),
                                      optim::AdamWOptions{config.beta1, config.beta2, config.eps});
+  if (config.counted_steps > 0) optimizer_->set_counted(config.counted_steps);
   clip_ = std::make_unique<optim::GradientClip>(parameters_, config.clip_norm);
 }
 
@@ -61,7 +80,10 @@ StepResult Trainer::step() {
   context.seams.call<ZeroGradSeam>(*model_);
   context.events.emit(StepBeginEvent{step, parameters_});
   double sum = 0;
-  for (const Batch& batch : batches) sum += forward_backward(batch, step, labels);
+  for (const Batch& batch : batches) {
+    const auto count = static_cast<int64_t>(batches.size());
+    sum += forward_backward(MicroBatch{batch, labels, count}, step);
+  }
   const optim::Clip clip = clip_->measure();
   const double lr = config_.learning_rate().at(step);
   optimizer_->step(lr, clip.factor);
@@ -83,13 +105,15 @@ std::vector<Batch> Trainer::micro_batches() {
   return batches;
 }
 
-double Trainer::forward_backward(const Batch& batch, int64_t step, int64_t labels) {
-  Context::current().events.emit(BatchEvent{step, batch});
-  model_->dropout_key().set(step, batch.first_sequence);
-  const Tensor logits_BTV = (*model_)(batch.inputs, mask_of(batch));
-  const Tensor loss = nn::language_model_loss(logits_BTV, batch.labels);
+double Trainer::forward_backward(const MicroBatch& micro, int64_t step) {
+  Context& context = Context::current();
+  context.events.emit(BatchEvent{step, micro.batch});
+  model_->dropout_key().set(step, micro.batch.first_sequence);
+  const Tensor loss = nn::language_model_loss(logits_of(*model_, micro.batch), micro.batch.labels);
+  const Tensor objective = context.seams.call<NormalisationSeam>(loss, micro);
   const double sum = loss.item<double>();
-  backward(loss * (1.0 / static_cast<double>(labels)));
+  context.events.emit(ObjectiveEvent{step, micro.batch.valid_tokens, sum, objective});
+  backward(objective);
   return sum;
 }
 
@@ -101,6 +125,7 @@ std::optional<double> Trainer::evaluate_unless(const std::function<bool()>& stop
   const NoGrad off;
   const nn::EvaluationMode evaluation(*model_);
   const Scoped<int64_t> number(Context::current().step, step_);
+  const EvaluationNotice notice(step_);
   const int64_t rows = std::max<int64_t>(1, kEvaluationPositions / config_.seq_len);
   const Evaluation held_out(tokens_, split_.held_out, config_.seq_len, rows);
   const int64_t count = batches == 0 ? held_out.batches() : std::min(batches, held_out.batches());
@@ -109,7 +134,7 @@ std::optional<double> Trainer::evaluate_unless(const std::function<bool()>& stop
   for (int64_t i = 0; i < count; ++i) {
     if (stop()) return std::nullopt;
     const Batch batch = held_out.batch(i);
-    const Tensor logits_BTV = (*model_)(batch.inputs, mask_of(batch));
+    const Tensor logits_BTV = logits_of(*model_, batch);
     sum += nn::language_model_loss(logits_BTV, batch.labels).item<double>();
     labels += batch.valid_tokens;
   }
@@ -122,6 +147,7 @@ FloorProbeEvent Trainer::probe_floor(int64_t rows) {
   const nn::EvaluationMode evaluation(*model_);
   Context& context = Context::current();
   const Scoped<int64_t> number(context.step, step_);
+  const EvaluationNotice notice(step_);
   const int64_t width = config_.seq_len + 1;
   const auto vocabulary = static_cast<uint64_t>(config_.vocab_size);
   const RandomSequence random(config_.seed,
@@ -135,7 +161,7 @@ FloorProbeEvent Trainer::probe_floor(int64_t rows) {
     sequences.push_back({tokens, width, tokens_.end_token()});
   }
   const Batch batch = make_batch(sequences, 0);
-  const Tensor logits_BTV = (*model_)(batch.inputs, mask_of(batch));
+  const Tensor logits_BTV = logits_of(*model_, batch);
   const Tensor logits_NV = reshape(logits_BTV, {-1, config_.vocab_size});
   const std::vector<double> losses =
       cross_entropy_rows(logits_NV, reshape(batch.labels, {-1})).to_vector<double>();

@@ -21,8 +21,32 @@ struct ZeroGradSeam {
   static void standard(nn::Module& model) { model.clear_gradients(); }
 };
 
-// Causal attention within documents, padding seen by nobody.
-nn::Mask mask_of(const Batch& batch);
+// What attention may see of a batch.
+struct MaskSeam {
+  static constexpr const char* name = "mask";
+  using Signature = nn::Mask(const Batch& batch);
+  // Causal attention within documents, padding seen by nobody.
+  static nn::Mask standard(const Batch& batch) {
+    return {.causal = true, .key_valid = batch.key_valid, .documents = batch.documents};
+  }
+};
+
+// A micro-batch as its normalisation sees it.
+struct MicroBatch {
+  const Batch& batch;
+  int64_t step_labels;  // valid labels of the whole step, never 0
+  int64_t count;        // micro-batches of the step
+};
+
+// What a micro-batch adds to the step's objective, given the sum of its token losses.
+struct NormalisationSeam {
+  static constexpr const char* name = "loss normalisation";
+  using Signature = Tensor(const Tensor& loss_sum, const MicroBatch& micro);
+  // Divided by the valid labels of the whole step, so that every token weighs the same.
+  static Tensor standard(const Tensor& loss_sum, const MicroBatch& micro) {
+    return loss_sum * (1.0 / static_cast<double>(micro.step_labels));
+  }
+};
 
 struct StepResult {
   int64_t step = 0;
@@ -66,7 +90,7 @@ class Trainer {
  private:
   std::vector<Batch> micro_batches();
   // Adds the gradients of one micro-batch; returns the sum of its losses.
-  double forward_backward(const Batch& batch, int64_t step, int64_t labels);
+  double forward_backward(const MicroBatch& micro, int64_t step);
 
   Config config_;
   TokenStore tokens_;
