@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs each ```bash block of README.md in the checkout, so that what it says works.
+"""Runs each ```bash block of README.md and docs/tour.md in the checkout, so that what they say works.
 A fence tagged `bash no-run` is not run. Prints each command and its time; stops at the first that fails.
 
 usage: readme_blocks.py [--skip COMMAND]...   --skip leaves out a line that is run elsewhere"""
@@ -14,11 +14,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```bash[ \t]*\n(.*?)^```[ \t]*$", re.M | re.S)
 
 
+PAGES = ["README.md", "docs/tour.md"]
+
+
 def main():
-    parser = argparse.ArgumentParser(description="Runs the bash blocks of README.md.")
+    parser = argparse.ArgumentParser(description=f"Runs the bash blocks of {' and '.join(PAGES)}.")
     parser.add_argument("--skip", action="append", default=[], metavar="COMMAND")
     skip = set(parser.parse_args().skip)
-    blocks = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    return 0 if all(run_blocks(page, skip) for page in PAGES) else 1
+
+
+def run_blocks(page, skip):
+    """Whether every block of the page succeeds; stops at the first that does not."""
+    blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     ran = 0
     for block in blocks:
         lines = [l for l in block.splitlines() if l.split("#")[0].strip() not in skip]
@@ -31,11 +39,12 @@ def main():
                                 stdin=subprocess.DEVNULL).returncode
         print(f"  {time.monotonic() - begin:.0f} s", flush=True)
         if status:
-            print(f"README.md: this block ended with {status}")
-            return 1
+            print(f"{page}: this block ended with {status}")
+            return False
         ran += 1
-    print(f"README.md: {ran} of {len(blocks)} blocks run, all succeed")
-    return 0
+    print(f"{page}: {ran} of {len(blocks)} blocks run, all succeed")
+    return True
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
