@@ -9,7 +9,7 @@
 #include "core/tensor.h"
 
 // Checks of a derivative against the function itself, for the ops of this library and for those of
-// its users (examples/custom_op).
+// its users (examples/custom_op.cpp).
 namespace faultline {
 
 // A function of a list of tensors, deterministic: same inputs, same outputs.

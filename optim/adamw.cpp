@@ -20,7 +20,7 @@ void AdamW::update(const ParameterGroup& group, const Tensor& table,
                    const Tensor& counter, const Tensor& lr, const Tensor& factor) {
   const Context& context = Context::current();
   Launch corrections;
-  corrections.kernel = &kernels::bias_corrections;
+  corrections.kernel = context.seams.call<CorrectionKernelSeam>(kernels::bias_corrections);
   corrections.args.inputs[0] = counter.view();
   corrections.args.input_count = 1;
   corrections.args.outputs[0] = corrections_.view();

@@ -32,6 +32,14 @@ struct UpdateKernelSeam {
   static const KernelRecord* standard(const KernelRecord& own) { return &own; }
 };
 
+// Which kernel computes AdamW's bias corrections from the counter, given its own, which refuses a
+// step below 1.
+struct CorrectionKernelSeam {
+  static constexpr const char* name = "bias correction kernel";
+  using Signature = const KernelRecord*(const KernelRecord& own);
+  static const KernelRecord* standard(const KernelRecord& own) { return &own; }
+};
+
 // Two groups, decayed and not, as the DecaySeam says.
 std::vector<ParameterGroup> decay_groups(const std::vector<Parameter*>& parameters,
                                          double weight_decay);

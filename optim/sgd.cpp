@@ -19,7 +19,7 @@ void Sgd::update(const ParameterGroup& group, const Tensor& table, std::span<con
                  const Tensor& factor) {
   const Context& context = Context::current();
   Launch update;
-  update.kernel = &kernels::sgd;
+  update.kernel = context.seams.call<UpdateKernelSeam>(kernels::sgd);
   update.args.inputs[0] = table.view();
   update.args.inputs[2] = lr.view();
   update.args.input_count = 3;

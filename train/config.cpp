@@ -322,9 +322,8 @@ void ConfigBuilder::assign(const std::string& assignment, const std::string& sou
 
 std::optional<std::string> ConfigBuilder::user_value(const std::string& key) const {
   const ConfigEntry& own = entries_[static_cast<size_t>(&find(key) - kKeys)];
-  for (const char* given : {"default", "preset ", "fault "}) {
-    if (own.source.starts_with(given)) return std::nullopt;
-  }
+  const bool given = own.source == "default" || own.source == "fault";
+  if (given || own.source.starts_with("preset ")) return std::nullopt;
   return own.value;
 }
 

@@ -15,7 +15,7 @@ namespace faultline::train {
 struct ConfigEntry {
   std::string key;
   std::string value;
-  std::string source;  // "preset tiny", "config.json", "--set", "default", "fault ..."
+  std::string source;  // "preset tiny", "config.json", "--set", "default", "fault"
 };
 
 // Everything that decides a run's numbers, typed. Keys are those of the command line's contract;

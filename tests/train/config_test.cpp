@@ -97,7 +97,7 @@ TEST(Config, SuggestsTheNearestName) {
 TEST(Config, KeepsWhereEachValueCameFrom) {
   ConfigBuilder config = ConfigBuilder::preset("tiny");
   config.set("lr", "0.5", "--lr");
-  config.set("dropout", "0.1", "fault nn.dropout-in-eval");
+  config.set("dropout", "0.1", "fault");
   EXPECT_EQ(config.user_value("lr"), "0.5");
   EXPECT_FALSE(config.user_value("dropout").has_value());
   EXPECT_FALSE(config.user_value("hidden_size").has_value());
