@@ -8,6 +8,7 @@
 // 2^-24 of the magnitudes, which passes 1e-3 after 16,000 of them. One bf16 rounding alone errs by
 // up to 2^-9 = 2e-3, but absorbs nothing until addends are that small: both together are a sum that
 // has stopped. The magnitudes, not the sum, are the measure, so that cancellation alarms nobody.
+// Silent: on a leaf that holds an infinity or a NaN, which nothing moves any more.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -81,7 +82,7 @@ class AccumulateAbsorbed : public Watcher {
       error += std::abs(shadow.held[i] - shadow.sum[i]);
       magnitude += shadow.magnitude[i];
     }
-    if (!(error > kRelativeError * magnitude)) return;
+    if (!std::isfinite(error) || error <= kRelativeError * magnitude) return;
     report("bf16.accumulate", 0.95, "accumulate",
            fmt::format("{}: {} of {} additions to its {} gradient changed nothing; it is off by "
                        "{:.2g} of what was added",

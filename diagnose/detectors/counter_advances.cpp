@@ -1,10 +1,15 @@
-// counter.advances: each applied optimizer step must raise the optimizer's own step counter by 1.
+// counter.advances: each applied optimizer step must raise the optimizer's own step counter by 1,
+// and the first one must make it 1.
 //
-// Sees: OptimizerEvent, which carries the counter before and after.
-// Fires: at the first applied step after which the counter is not one more than before. A counter
-// of few significant bits stops where 1 is less than half an ulp: bf16 at 256, fp16 at 2048.
+// Sees: OptimizerEvent, which carries the counter before and after, as doubles.
+// Fires: at the first applied step
+//   - after which the counter is not one more than before. One of few significant bits stands still
+//     where 1 is less than half an ulp: bf16 at 256, fp16 at 2048. One of few bits wraps;
+//   - after which it is below 1: the update was computed for step 0, where 1 - beta^0 = 0.
+// These are integers, so there is no threshold.
 // Silent: whatever the counter starts from (a resumed run starts high). From 2^53 on neighbouring
-// integers are one double, so nothing is said there.
+// integers are one double, so standing still says nothing there, and is what an int64 that
+// saturates at 2^63 - 1 does rightly; only a counter that falls is wrong there.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -15,6 +20,18 @@
 namespace faultline::diagnose {
 namespace {
 
+// What is wrong with a step that left `after` where `before` was; "" where nothing is.
+const char* what_is_wrong(double before, double after) {
+  constexpr double kIntegersEnd = 0x1p53;
+  if (std::isnan(before) || std::isnan(after)) return "it is not a number";
+  if (after < before) return "it wrapped around";
+  if (before >= kIntegersEnd) return "";
+  if (after == before) return "it stands still, 1 is less than it can count";
+  if (after - before != 1) return "it does not count one for each step";
+  return after < 1 ? "it started below 0, so an update was computed for a step before the first"
+                   : "";
+}
+
 class CounterAdvances : public Watcher {
  public:
   CounterAdvances(Context& context, Findings& findings)
@@ -24,15 +41,12 @@ class CounterAdvances : public Watcher {
 
  private:
   void optimizer_stepped(const optim::OptimizerEvent& event) {
-    constexpr double kIntegersEnd = 0x1p53;
-    if (std::abs(event.counted_before) >= kIntegersEnd) return;
     looked();
-    // Written so that a NaN fires.
-    if (event.counted_after - event.counted_before == 1) return;
+    const char* wrong = what_is_wrong(event.counted_before, event.counted_after);
+    if (*wrong == 0) return;
     report("adamw.step-counter", 0.98, event.optimizer,
-           fmt::format("applied step {}: the counter read {} before and {} after; expected {}",
-                       event.applied, event.counted_before, event.counted_after,
-                       event.counted_before + 1));
+           fmt::format("applied step {}: the counter read {:.0f} before and {:.0f} after: {}",
+                       event.applied, event.counted_before, event.counted_after, wrong));
   }
 };
 
@@ -43,8 +57,8 @@ DETECTOR(counter_advances) {
       "counter.advances",
       WatchLevel::light,
       {{"adamw.step-counter",
-        "The step counter no longer advances by one for each applied step, so the bias "
-        "corrections 1 - beta^t belong to another step than the moments.",
+        "The step counter no longer advances by one for each applied step, or does not begin at "
+        "1, so the bias corrections 1 - beta^t belong to another step than the moments.",
         "Count in int64 and compute the corrections in double from it; never cast a step "
         "counter with the parameters.",
         "The counter advances by 1 at every applied step: then the update is wrong elsewhere."}},

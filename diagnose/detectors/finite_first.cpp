@@ -2,8 +2,11 @@
 //
 // Sees: every launch with its outputs and inputs.
 // Fires: once, at the first floating output that is not finite. What comes after is a consequence.
-// A softmax with a non-finite output in a row whose scores were all finite is an overflow of its
-// own making. Anything else is reported without a cause: the place is certain, the reason is not.
+// Two causes are certain, both softmax.overflow:
+//   - a softmax with a non-finite output in a row whose scores were all finite;
+//   - a finite value that became infinite in f16 (above 65504), when what it became goes into a
+//     softmax next, through nothing but elementwise ops. Then a second line is reported.
+// Anything else is reported without a cause: the place is certain, the reason is not.
 // Silent: -inf written by an op that masks (fill, where, add, copies of them): that is how many
 // programs say "not visible", and softmax turns it into an exact 0.
 #include <fmt/format.h>
@@ -47,6 +50,24 @@ bool row_is_finite(const TensorView& input, const TensorView& output, int64_t n)
   return true;
 }
 
+// Whether the launch gives each element of its output from the same element of an input.
+bool passes_on(std::string_view op) {
+  for (const char* const elementwise :
+       {"cast", "affine", "mul", "div", "add", "sub", "where", "copy", "contiguous"}) {
+    if (op == elementwise) return true;
+  }
+  return false;
+}
+
+bool reads(const Launch& launch, const ByteRange& memory) {
+  for (int i = 0; i < launch.args.input_count; ++i) {
+    if (launch.args.inputs[i].data == nullptr) continue;
+    const ByteRange input = byte_range(launch.args.inputs[i]);
+    if (input.begin < memory.end && memory.begin < input.end) return true;
+  }
+  return false;
+}
+
 std::string written(const TensorView& view, int64_t n) {
   const double value = read_values(view, n, 1)[0];
   return std::isnan(value) ? "NaN" : fmt::format("{}", value);
@@ -60,7 +81,7 @@ class FiniteFirst : public Watcher {
 
  private:
   void launched(const LaunchEvent& event) {
-    if (found_) return;
+    if (found_) return follow(event.launch);
     const KernelArgs& args = event.launch.args;
     for (int i = 0; i < args.output_count; ++i) {
       looked();
@@ -83,14 +104,39 @@ class FiniteFirst : public Watcher {
     const TensorView& result = args.outputs[output];
     const bool overflow = is_softmax(launch) && row_is_finite(args.inputs[0], result, at);
     const char* module = launch.label.module;
-    report(overflow ? "softmax.overflow" : "", overflow ? 0.95 : 0.6, launch.label.op,
-           fmt::format("{} ({}{}{}, kernel {}) wrote {} at element {}; its inputs are {}",
-                       launch.label.op, name(launch.label.phase), *module != 0 ? ", in " : "",
-                       module, launch.kernel->name, written(result, at), at,
-                       inputs_finite ? "finite" : "not all finite"));
+    const std::string evidence = fmt::format(
+        "{} ({}{}{}, kernel {}) wrote {} at element {}; its inputs are {}", launch.label.op,
+        name(launch.label.phase), *module != 0 ? ", in " : "", module, launch.kernel->name,
+        written(result, at), at, inputs_finite ? "finite" : "not all finite");
+    report(overflow ? "softmax.overflow" : "", overflow ? 0.95 : 0.6, launch.label.op, evidence);
+    if (inputs_finite && result.dtype == DType::f16) {
+      overflow_ = {byte_range(result), launch.label.op, evidence};
+    }
   }
 
+  // Follows values that overflowed f16 to their first reader that is not elementwise.
+  void follow(const Launch& launch) {
+    if (overflow_.op == nullptr || !reads(launch, overflow_.memory)) return;
+    if (passes_on(launch.label.op)) {
+      overflow_.memory = byte_range(launch.args.outputs[0]);
+      return;
+    }
+    if (is_softmax(launch)) {
+      report("softmax.overflow", 0.95, overflow_.op,
+             fmt::format("{}; f16 ends at 65504, and {} reads what it wrote", overflow_.evidence,
+                         launch.label.op));
+    }
+    overflow_ = {};
+  }
+
+  struct Overflow {
+    ByteRange memory;          // where the infinities are now
+    const char* op = nullptr;  // that wrote the first; null: none is followed
+    std::string evidence;
+  };
+
   bool found_ = false;
+  Overflow overflow_;
 };
 
 }  // namespace
@@ -99,10 +145,12 @@ DETECTOR(finite_first) {
   return {"finite.first",
           WatchLevel::full,
           {{"softmax.overflow",
-            "exp overflows f32 above 88.72: a softmax that does not subtract the row's maximum "
-            "first computes inf / inf = NaN.",
-            "Subtract the row's maximum before exp; the result does not depend on it.",
-            "The scores of the row were not finite before the softmax."}},
+            "Scores leave a float's range at the softmax: exp overflows f32 above 88.72 where the "
+            "row's maximum is not subtracted first, and f16 ends at 65504, before a scale of "
+            "1 / sqrt(d) has made the scores small.",
+            "Subtract the row's maximum before exp, and scale queries and keys before their "
+            "products are rounded to 16 bits.",
+            "The infinity came from elsewhere: the values before it were not finite."}},
           [](Context& context, Findings& findings) {
             return std::make_unique<FiniteFirst>(context, findings);
           }};

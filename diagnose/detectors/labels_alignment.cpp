@@ -1,10 +1,18 @@
-// labels.alignment: the label at t must be the token at t + 1.
+// labels.alignment: the label at t must be the token at t + 1, an end token too.
 //
-// Sees: BatchEvent, the batch as the model gets it.
-// Fires: when every label that counts equals the token at its own position, while the same labels
-// do not all equal the next token. Silent: text in which a token often follows itself ("aaaa"):
-// there some label differs from its own token, or all labels equal the next one as well. Fewer than
-// 16 labels say nothing.
+// Sees: BatchEvent, the batch as the model gets it. Counts go on over micro-batches until there are
+// 16 labels (for the end: 8 ends of documents), are judged, and begin anew.
+// Fires, while the labels do not all equal the next token, when every label that counts equals
+//   - its own token: labels.no-shift
+//   - the token after next: labels.double-shift;
+// and when documents end in the batch, all with one id, and that id is never a label, the labels
+// before the ends being ignored: labels.eos-masked.
+// Why so many: labels that are next tokens raise neither of the first two alarms, whatever their
+// number; 16 keep a handful of labels of another kind from meaning anything. A program that
+// predicts ends at all does so before each, so 8 ends without a label are no accident.
+// Silent: text in which tokens repeat ("aaaa", "abab"), because there all labels equal the next
+// token; text of period two whose labels fit both wrong shifts, which says that something is wrong
+// and not what; documents that end without an end token.
 #include <fmt/format.h>
 
 #include "diagnose/detector.h"
@@ -14,30 +22,88 @@ namespace faultline::diagnose {
 namespace {
 
 constexpr int64_t kEnoughLabels = 16;
+constexpr int64_t kEnoughEnds = 8;
 
-// How many labels there are, and how many of them equal which input.
-struct Alignment {
-  int64_t labels = 0;
-  int64_t own = 0;        // the input at the same position
-  int64_t with_next = 0;  // labels that have a next input in their row
-  int64_t next = 0;       // the input one position later
+// The host's copy of a batch.
+struct Rows {
+  explicit Rows(const Batch& batch)
+      : length(batch.inputs.size(1)),
+        inputs(batch.inputs.to_vector<int32_t>()),
+        labels(batch.labels.to_vector<int32_t>()) {
+    if (batch.documents.defined()) documents = batch.documents.to_vector<int32_t>();
+    if (batch.key_valid.defined()) {
+      for (const double valid : batch.key_valid.to_vector<double>()) is_text.push_back(valid != 0);
+    }
+  }
+  bool has_neighbour(size_t i, int64_t distance) const {
+    return static_cast<int64_t>(i) % length + distance < length;
+  }
+  // Whether a document is seen to end with the token at `i`: another one or padding follows.
+  bool ends(size_t i) const {
+    if (!has_neighbour(i, 1)) return false;
+    const bool new_document = !documents.empty() && documents[i + 1] != documents[i];
+    const bool padding = !is_text.empty() && is_text[i] && !is_text[i + 1];
+    return new_document || padding;
+  }
+
+  int64_t length;
+  std::vector<int32_t> inputs;
+  std::vector<int32_t> labels;
+  std::vector<int32_t> documents;  // may be empty, as may be is_text
+  std::vector<bool> is_text;
 };
 
-Alignment align(const Batch& batch) {
-  const auto inputs = batch.inputs.to_vector<int32_t>();
-  const auto labels = batch.labels.to_vector<int32_t>();
-  const int64_t length = batch.inputs.size(1);
-  Alignment result;
-  for (size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i] == kIgnoredLabel) continue;
-    ++result.labels;
-    result.own += labels[i] == inputs[i] ? 1 : 0;
-    if (static_cast<int64_t>(i) % length + 1 == length) continue;
-    ++result.with_next;
-    result.next += labels[i] == inputs[i + 1] ? 1 : 0;
+// How many labels equal an input at some distance, of those that have one in their row.
+struct Matches {
+  int64_t equal = 0;
+  int64_t of = 0;
+
+  void count(const Rows& rows, size_t i, int64_t distance) {
+    if (!rows.has_neighbour(i, distance)) return;
+    ++of;
+    equal += rows.labels[i] == rows.inputs[i + static_cast<size_t>(distance)] ? 1 : 0;
   }
-  return result;
-}
+  bool all() const { return equal == of; }
+};
+
+struct Alignment {
+  Matches own;         // every label has its own input
+  Matches next;        // the input one place later
+  Matches after_next;  // two places later
+
+  void count(const Rows& rows) {
+    for (size_t i = 0; i < rows.labels.size(); ++i) {
+      if (rows.labels[i] == kIgnoredLabel) continue;
+      own.count(rows, i, 0);
+      next.count(rows, i, 1);
+      after_next.count(rows, i, 2);
+    }
+  }
+};
+
+// The ends of documents that have a label before them.
+struct Ends {
+  int64_t seen = 0;
+  int64_t ignored = 0;
+  int32_t id = -1;
+  bool one_id = true;
+  bool is_a_label = false;  // somewhere
+  int64_t labels = 0;
+
+  void count(const Rows& rows) {
+    for (size_t i = 0; i < rows.labels.size(); ++i) {
+      labels += rows.labels[i] != kIgnoredLabel ? 1 : 0;
+      const bool starts_row = static_cast<int64_t>(i) % rows.length == 0;
+      if (starts_row || !rows.ends(i) || rows.ends(i - 1)) continue;
+      if (seen > 0 && rows.inputs[i] != id) one_id = false;
+      id = rows.inputs[i];
+      ++seen;
+      ignored += rows.labels[i - 1] == kIgnoredLabel ? 1 : 0;
+    }
+    for (const int32_t label : rows.labels) is_a_label = is_a_label || (seen > 0 && label == id);
+  }
+  bool masked() const { return one_id && !is_a_label && ignored == seen && labels > 0; }
+};
 
 class LabelsAlignment : public Watcher {
  public:
@@ -48,15 +114,42 @@ class LabelsAlignment : public Watcher {
 
  private:
   void batch_comes(const train::BatchEvent& event) {
-    const Alignment found = align(event.batch);
-    if (found.labels < kEnoughLabels) return;
-    looked();
-    if (found.own < found.labels || found.next == found.with_next) return;
-    report("labels.no-shift", 0.97, "labels",
-           fmt::format("all {} labels of a batch equal the token at their own position; {} of {} "
-                       "equal the next token",
-                       found.labels, found.next, found.with_next));
+    const Rows rows(event.batch);
+    alignment_.count(rows);
+    ends_.count(rows);
+    if (alignment_.own.of >= kEnoughLabels) {
+      looked();
+      judge(alignment_);
+      alignment_ = {};
+    }
+    if (ends_.seen >= kEnoughEnds) {
+      looked();
+      judge(ends_);
+      ends_ = {};
+    }
   }
+
+  void judge(const Alignment& found) {
+    const bool copies = found.own.all();
+    const bool skips = found.after_next.all() && found.after_next.of > 0;
+    if (found.next.all() || copies == skips) return;
+    const Matches& where = copies ? found.own : found.after_next;
+    report(copies ? "labels.no-shift" : "labels.double-shift", 0.97, "labels",
+           fmt::format("all {} labels of a batch equal the token {}; {} of {} equal the next token",
+                       where.of, copies ? "at their own position" : "after next", found.next.equal,
+                       found.next.of));
+  }
+
+  void judge(const Ends& found) {
+    if (!found.masked()) return;
+    report("labels.eos-masked", 0.96, "labels",
+           fmt::format("{} documents end with id {}, which is none of {} labels; before each end "
+                       "the label is ignored",
+                       found.seen, found.id, found.labels));
+  }
+
+  Alignment alignment_;
+  Ends ends_;
 };
 
 }  // namespace
@@ -69,7 +162,16 @@ DETECTOR(labels_alignment) {
         "The labels are the inputs themselves, not shifted by one: the model learns to copy the "
         "token that it is given.",
         "Make the label at t from token t + 1, in exactly one place.",
-        "Labels equal the next token and not their own."}},
+        "Labels equal the next token and not their own."},
+       {"labels.double-shift",
+        "The labels are shifted twice: the model learns the token after next.",
+        "Shift in exactly one place, in the data or in the loss.",
+        "A label differs from the token after next, or all equal the next one."},
+       {"labels.eos-masked",
+        "Labels of the end token are masked, usually because padding has the same id: the model "
+        "never learns to stop.",
+        "Mask padding by position, or give it an id of its own.",
+        "The end token is a label somewhere in the batch."}},
       [](Context& context, Findings& findings) {
         return std::make_unique<LabelsAlignment>(context, findings);
       }};

@@ -4,8 +4,10 @@
 // Sees: FloorProbeEvent, the loss on such tokens with its standard error; and of BatchEvent only
 // whether labels equal their own inputs, to tell two causes apart.
 // Fires: when the loss is more than 4 standard errors below the floor (chance 3e-5 a probe).
-// That something leaks is then certain; what leaks is not, so the confidence in a cause is moderate
-// and a detector that saw the leak itself ranks above.
+// That something leaks is then certain; what leaks is seen in one case only: where every label
+// equals its own input, the model copies, labels.no-shift. Else it names no cause: masks that are
+// inverted, added or multiplied lower the loss alike, and the detectors that look at attention
+// itself tell them apart.
 #include <fmt/format.h>
 
 #include "diagnose/detector.h"
@@ -41,7 +43,7 @@ class LossBelowFloor : public Watcher {
     looked();
     if (!(event.loss < event.floor - kDeviations * event.deviation)) return;
     const bool copied = labels_ > 0 && copies_ == labels_;
-    report(copied ? "labels.no-shift" : "attn.mask-broadcast", copied ? 0.6 : 0.55, "loss",
+    report(copied ? "labels.no-shift" : "", copied ? 0.6 : 0.9, "loss",
            fmt::format("loss {:.4f} on {} fresh uniform tokens, {:.1f} standard errors below the "
                        "floor {:.6f}; {} of {} labels seen equal their own input",
                        event.loss, event.tokens, (event.floor - event.loss) / event.deviation,
@@ -62,12 +64,7 @@ DETECTOR(loss_below_floor) {
       WatchLevel::full,
       {{"labels.no-shift", "The labels are the inputs themselves: the loss falls to 0 by copying.",
         "Make the label at t from token t + 1, in exactly one place.",
-        "Labels differ from the inputs at their own positions."},
-       {"attn.mask-broadcast",
-        "A position sees the token that it has to predict, so the loss falls below what is "
-        "possible without the future.",
-        "Build the mask as a predicate over (batch, query, key), bound to its axes by name.",
-        "Attention weights on all later positions are exactly 0."}},
+        "Labels differ from the inputs at their own positions."}},
       [](Context& context, Findings& findings) {
         return std::make_unique<LossBelowFloor>(context, findings);
       }};

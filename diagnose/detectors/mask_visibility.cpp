@@ -1,105 +1,138 @@
 // mask.visibility: attention weights must be 0 exactly where the mask forbids, and only there.
 //
-// Sees: what attention shows as the launch "attention": scores, weights, key_valid, documents, and
-// the mask's attributes. The predicate is recomputed here from those, not taken from the program.
+// Sees: what attention shows: scores, weights, key_valid, documents, and the mask's attributes.
 // Fires: at the first (batch, head, query, key) with
-//   - a weight that is not 0 where the predicate forbids the key (a mask added as a number shows
-//     so: it shifts weights and removes none), or
+//   - a weight that is not 0 where the mask forbids the key, or
 //   - a weight of exactly 0 on an allowed key whose scaled score is within 80 of the row's largest
 //     allowed one. exp(-80) = 1.8e-35 is far above f32's smallest normal number, also after
 //     division by a thousand keys, so such a weight cannot round to 0. Only where scores lie within
 //     80 of 0: beyond, a softmax that does not subtract the maximum loses keys, and not the mask.
-// Silent: rows with a NaN or an infinity (finite.first says where those came from). Of large
-// tensors a part of the rows is read, another part each time.
+// It then looks for the one wrong way to apply a mask that gives all weights it reads of this
+// launch, within the bound of their rounding (ShownAttention::weight_bound):
+//   - hidden scores multiplied to 0: attn.mask-multiply;
+//   - one number added to all hidden scores, or a mask that hides the opposite, or a softmax over
+//     other keys than the allowed ones (a mask on another axis): attn.mask-broadcast. A row in
+//     which everything was replaced by one finite sentinel has equal weights; that is accepted.
+//   - scores as if there were no mask, or weights that none of these explains: no cause. It then
+//     goes on looking, for scores that are all 0 give several of these the same weights.
+// Silent: rows with a NaN or an infinity (finite.first says where those came from), and hidden
+// weights that are 0 in rows which do not sum to 1 (attention.row-sums). Of large tensors a part of
+// the rows is read, another part each time.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "diagnose/detector.h"
-#include "diagnose/values.h"
-#include "kernels/attributes.h"
+#include "diagnose/shown_attention.h"
 
 namespace faultline::diagnose {
 namespace {
 
 constexpr double kCannotUnderflow = 80;
-constexpr int64_t kElementsRead = int64_t{1} << 17;
 
-// The mask's predicate over (batch, query, key).
-class Predicate {
- public:
-  Predicate(const KernelArgs& args, const MaskAttributes& mask)
-      : mask_(mask), keys_(args.inputs[0].shape[3]) {
-    if (args.inputs[2].defined()) valid_ = sample(args.inputs[2]);
-    if (args.inputs[3].defined()) documents_ = sample(args.inputs[3]);
-  }
-
-  // "" where the key may be seen, else the part of the mask that forbids it.
-  const char* forbidden(int64_t b, int64_t q, int64_t k) const {
-    const int64_t position = mask_.query_offset + q;
-    if (mask_.causal && k > position) return "it lies in the future";
-    if (!valid_.empty() && valid_[at(b, k)] == 0) return "it is padding";
-    if (!documents_.empty() && documents_[at(b, k)] != documents_[at(b, position)]) {
-      return "it belongs to another document";
+// What is wrong with a row, as the end of a sentence; "" where nothing is.
+std::string violation(const AttentionRow& row) {
+  double largest = -INFINITY;
+  for (size_t k = 0; k < row.weights.size(); ++k) {
+    if (row.allowed(k)) {
+      largest = std::max(largest, row.scores[k]);
+    } else if (row.weights[k] != 0) {
+      return fmt::format("key {} has weight {:.6g} although {}", k, row.weights[k], row.forbids[k]);
     }
-    return "";
   }
-
- private:
-  size_t at(int64_t b, int64_t k) const { return static_cast<size_t>(b * keys_ + k); }
-
-  MaskAttributes mask_;
-  int64_t keys_;
-  std::vector<double> valid_;
-  std::vector<double> documents_;
-};
-
-// One row of scores and weights.
-struct Row {
-  std::vector<double> scores;
-  std::vector<double> weights;
-
-  bool finite() const {
-    const auto is_finite = [](double x) { return std::isfinite(x); };
-    return std::all_of(scores.begin(), scores.end(), is_finite) &&
-           std::all_of(weights.begin(), weights.end(), is_finite);
+  if (largest > kCannotUnderflow) return "";
+  for (size_t k = 0; k < row.weights.size(); ++k) {
+    const double score = row.scores[k];
+    const bool small = largest - score >= kCannotUnderflow || score <= -kCannotUnderflow;
+    if (row.weights[k] != 0 || small || !row.allowed(k)) continue;
+    return fmt::format("key {} has weight 0 although it may be seen", k);
   }
-};
-
-Row read_row(const KernelArgs& args, int64_t row) {
-  const int64_t keys = args.inputs[1].shape[3];
-  return {read_values(args.inputs[0], row * keys, keys),
-          read_values(args.inputs[1], row * keys, keys)};
+  return "";
 }
 
-struct Violation {
-  int64_t key = -1;
+// A wrong way to apply a mask: what a key counts in the softmax, -infinity being not at all.
+// `added` is what hidden scores got more than visible ones.
+struct Reading {
+  const char* cause;
+  const char* what;
+  double (*exponent)(double score, bool allowed, double added);
+};
+constexpr Reading kReadings[] = {
+    {"", "as if there were no mask", [](double s, bool, double) { return s; }},
+    {"attn.mask-multiply", "as if hidden scores were multiplied to 0",
+     [](double s, bool allowed, double) { return allowed ? s : 0; }},
+    {"attn.mask-broadcast", "as if the mask hid the opposite",
+     [](double s, bool allowed, double) { return allowed ? -INFINITY : s; }},
+    {"attn.mask-broadcast", "as if {:.6g} were added to hidden scores",
+     [](double s, bool allowed, double added) { return allowed ? s : s + added; }},
+};
+
+// What hidden scores got more than visible ones in this row, if it was one number; else NaN.
+double added_to_hidden(const AttentionRow& row) {
+  double hidden = NAN;
+  double visible = NAN;
+  for (size_t k = 0; k < row.weights.size(); ++k) {
+    if (row.weights[k] == 0) continue;
+    (row.allowed(k) ? visible : hidden) = std::log(row.weights[k]) - row.scores[k];
+  }
+  return hidden - visible;
+}
+
+bool all_equal(const std::vector<double>& values, double relative_bound) {
+  const auto [least, greatest] = std::minmax_element(values.begin(), values.end());
+  return *greatest - *least <= relative_bound * *greatest;
+}
+
+bool explains(const Reading& reading, const AttentionRow& row, double added, double bound) {
+  std::vector<double> exponents;
+  for (size_t k = 0; k < row.scores.size(); ++k) {
+    exponents.push_back(reading.exponent(row.scores[k], row.allowed(k), added));
+  }
+  // Where nothing counts, programs differ: zeros, or equal weights from a finite sentinel.
+  const bool nothing = *std::max_element(exponents.begin(), exponents.end()) == -INFINITY;
+  return (nothing && all_equal(row.weights, bound)) ||
+         same_weights(row.weights, exact_softmax(exponents), bound);
+}
+
+// Whether a row is the softmax over some keys, whichever they are: those that have weight.
+bool is_softmax_over_some(const AttentionRow& row, double bound) {
+  std::vector<double> exponents;
+  for (size_t k = 0; k < row.scores.size(); ++k) {
+    exponents.push_back(row.weights[k] != 0 ? row.scores[k] : -INFINITY);
+  }
+  return all_equal(row.weights, bound) ||
+         same_weights(row.weights, exact_softmax(exponents), bound);
+}
+
+struct Explanation {
+  const char* cause;
+  double confidence;
   std::string what;
 };
 
-Violation judge_row(const Row& row, const Predicate& predicate, double scale, int64_t b,
-                    int64_t q) {
-  double largest = -INFINITY;
-  for (size_t k = 0; k < row.weights.size(); ++k) {
-    const auto key = static_cast<int64_t>(k);
-    const char* why = predicate.forbidden(b, q, key);
-    if (*why == 0) {
-      largest = std::max(largest, scale * row.scores[k]);
-    } else if (row.weights[k] != 0) {
-      return {key, fmt::format("has weight {:.6g} although {}", row.weights[k], why)};
-    }
+// What explains all rows, each of them finite; `first` is wrong.
+Explanation explain(const AttentionRow& first, const std::vector<AttentionRow>& rows,
+                    const ShownAttention& shown) {
+  const auto all_are = [&](const auto& is_so) {
+    return std::all_of(rows.begin(), rows.end(), [&](const AttentionRow& row) {
+      // Twice, since `added` was computed from weights that were rounded too.
+      return is_so(row, 2 * shown.weight_bound(row));
+    });
+  };
+  const double added = added_to_hidden(first);
+  for (const Reading& reading : kReadings) {
+    const bool holds = all_are([&](const AttentionRow& row, double bound) {
+      return explains(reading, row, added, bound);
+    });
+    if (!holds) continue;
+    return {reading.cause, *reading.cause == 0 ? 0.6 : 0.97,
+            "all rows read are " + fmt::format(fmt::runtime(reading.what), added)};
   }
-  if (largest > kCannotUnderflow) return {};
-  for (size_t k = 0; k < row.weights.size(); ++k) {
-    const auto key = static_cast<int64_t>(k);
-    const double score = scale * row.scores[k];
-    const bool small = largest - score >= kCannotUnderflow || score <= -kCannotUnderflow;
-    if (row.weights[k] != 0 || small || *predicate.forbidden(b, q, key) != 0) continue;
-    return {key, "has weight 0 although it may be seen"};
+  if (all_are(is_softmax_over_some)) {
+    return {"attn.mask-broadcast", 0.96, "each row read is a softmax, over other keys"};
   }
-  return {};
+  return {"", 0.6, "no known way to apply a mask gives these weights"};
 }
 
 class MaskVisibility : public Watcher {
@@ -111,31 +144,33 @@ class MaskVisibility : public Watcher {
 
  private:
   void launched(const LaunchEvent& event) {
-    if (found_ || std::strcmp(event.launch.label.op, "attention") != 0) return;
+    if (explained_ || !ShownAttention::is_shown_by(event.launch)) return;
     looked();
-    const KernelArgs& args = event.launch.args;
-    const auto mask = args.attributes.as<MaskAttributes>();
-    const Predicate predicate(args, mask);
-    const Shape& shape = args.inputs[1].shape;
-    const int64_t rows = shape[0] * shape[1] * shape[2];
-    const int64_t stride = std::max<int64_t>(1, rows * shape[3] / kElementsRead);
-    for (int64_t row = looks() % stride; row < rows && !found_; row += stride) {
-      const Row values = read_row(args, row);
-      if (!values.finite()) continue;
-      const int64_t b = row / (shape[1] * shape[2]);
-      const int64_t q = row % shape[2];
-      const Violation violation = judge_row(values, predicate, mask.scale, b, q);
-      if (violation.key < 0) continue;
-      found_ = true;
-      const char* module = event.launch.label.module;
-      report("attn.mask-broadcast", 0.96, "attention",
-             fmt::format("{}{}batch {}, head {}, query {}: key {} {}", module,
-                         *module != 0 ? ": " : "", b, row / shape[2] % shape[1], q, violation.key,
-                         violation.what));
+    const ShownAttention shown(event.launch);
+    for (const int64_t number : shown.rows_to_read(looks())) {
+      const AttentionRow row = shown.row(number);
+      if (!row.finite()) continue;
+      const std::string what = violation(row);
+      if (what.empty()) continue;
+      judge(event.launch.label.module, shown, row, what);
+      return;
     }
   }
 
-  bool found_ = false;
+  void judge(const std::string& module, const ShownAttention& shown, const AttentionRow& first,
+             const std::string& what) {
+    std::vector<AttentionRow> rows;
+    for (const int64_t number : shown.rows_to_read(looks())) {
+      if (AttentionRow row = shown.row(number); row.finite()) rows.push_back(std::move(row));
+    }
+    const Explanation found = explain(first, rows, shown);
+    explained_ = *found.cause != 0;
+    report(found.cause, found.confidence, "attention",
+           fmt::format("{}{}{}: {}; {}", module, module.empty() ? "" : ": ", first.place(), what,
+                       found.what));
+  }
+
+  bool explained_ = false;
 };
 
 }  // namespace
@@ -149,7 +184,13 @@ DETECTOR(mask_visibility) {
         "the mask forbids have weight, or visible ones have none.",
         "Build the mask as a predicate over (batch, query, key), and apply it to the scores "
         "before softmax as a condition, not as a number.",
-        "The weights are 0 exactly where the predicate of the mask forbids."}},
+        "The weights are 0 exactly where the predicate of the mask forbids."},
+       {"attn.mask-multiply",
+        "The mask multiplied the scores before softmax: a hidden key counts as a score of 0, "
+        "and exp(0) = 1 is no zero weight.",
+        "Apply the mask to the scores before softmax as a condition, or add -infinity where it "
+        "hides.",
+        "Some hidden key has another weight than a score of 0 gives it."}},
       [](Context& context, Findings& findings) {
         return std::make_unique<MaskVisibility>(context, findings);
       }};

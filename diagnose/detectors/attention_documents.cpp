@@ -1,0 +1,100 @@
+// attention.documents: in a packed batch no position attends to another document of its row.
+//
+// Sees: the documents of a micro-batch (BatchEvent), and what attention shows in its forward pass.
+// Fires: at the first weight that is not 0 between positions of different documents, where the mask
+// that attention was told allows the key. Attention was then told of no documents, or of others
+// than the batch has: attn.packing-leak. A weight on a key that its own mask forbids is another
+// matter (mask.visibility).
+// Silent: without documents in the batch; for attention of another size than the batch, or from a
+// cache; outside of a step (evaluation and probes do not say which batch they run); on rows with a
+// NaN or an infinity (finite.first). Of large tensors a part of the rows is read, another part each
+// time.
+// It serves one case in the lab: every run that packs documents can lose its document mask.
+#include <fmt/format.h>
+
+#include "diagnose/detector.h"
+#include "diagnose/shown_attention.h"
+#include "train/events.h"
+
+namespace faultline::diagnose {
+namespace {
+
+class AttentionDocuments : public Watcher {
+ public:
+  AttentionDocuments(Context& context, Findings& findings)
+      : Watcher(context, findings, "attention.documents") {
+    on(&AttentionDocuments::batch_comes);
+    on(&AttentionDocuments::evaluation_begins);
+    on(&AttentionDocuments::step_ends);
+    on(&AttentionDocuments::launched);
+  }
+
+ private:
+  void batch_comes(const train::BatchEvent& event) {
+    if (found_ || !event.batch.documents.defined()) return forget();
+    documents_ = event.batch.documents.to_vector<int32_t>();
+    batches_ = event.batch.documents.size(0);
+    length_ = event.batch.documents.size(1);
+  }
+  void evaluation_begins(const train::EvaluationBeginEvent&) { forget(); }
+  void step_ends(const train::StepEndEvent&) { forget(); }
+  void forget() { documents_.clear(); }
+
+  void launched(const LaunchEvent& event) {
+    if (documents_.empty() || found_ || !ShownAttention::is_shown_by(event.launch)) return;
+    const ShownAttention shown(event.launch);
+    if (shown.batches() != batches_ || shown.keys() != length_ || shown.query_offset() != 0) return;
+    looked();
+    for (const int64_t number : shown.rows_to_read(looks())) {
+      const AttentionRow row = shown.row(number);
+      if (!row.finite() || !judge(event.launch, row)) continue;
+      found_ = true;
+      return;
+    }
+  }
+
+  int32_t document(const AttentionRow& row, int64_t position) const {
+    return documents_[static_cast<size_t>(row.batch * length_ + position)];
+  }
+
+  // Whether the row leaks; the first key that does is reported.
+  bool judge(const Launch& launch, const AttentionRow& row) {
+    const int32_t own = document(row, row.query);
+    for (size_t k = 0; k < row.weights.size(); ++k) {
+      const int32_t other = document(row, static_cast<int64_t>(k));
+      if (other == own || row.weights[k] == 0 || !row.allowed(k)) continue;
+      const bool told = launch.args.inputs[3].defined();
+      report("attn.packing-leak", 0.97, "attention",
+             fmt::format("{}{}{}, in document {} of the batch: key {}, in document {}, has weight "
+                         "{:.6g}; attention was told of {} documents",
+                         launch.label.module, *launch.label.module != 0 ? ": " : "", row.place(),
+                         own, k, other, row.weights[k], told ? "other" : "no"));
+      return true;
+    }
+    return false;
+  }
+
+  bool found_ = false;
+  std::vector<int32_t> documents_;  // of the micro-batch that runs now; empty outside of one
+  int64_t batches_ = 0;
+  int64_t length_ = 0;
+};
+
+}  // namespace
+
+DETECTOR(attention_documents) {
+  return {"attention.documents",
+          WatchLevel::full,
+          {{"attn.packing-leak",
+            "Several documents are packed into a row, and attention is not told where one ends: "
+            "positions attend to the documents before their own.",
+            "Give attention the document of each position and let a query see only keys of its "
+            "own; new position numbers alone do not do it.",
+            "With another text in the first document of a row, the outputs of the second do not "
+            "move."}},
+          [](Context& context, Findings& findings) {
+            return std::make_unique<AttentionDocuments>(context, findings);
+          }};
+}
+
+}  // namespace faultline::diagnose

@@ -1,0 +1,281 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/functional.h"
+#include "nn/layers.h"
+#include "tests/diagnose/watched.h"
+
+// The detectors of labels, of what is done with them, and of evaluation: each fires on a crafted
+// violation and is silent on its near miss. All detectors watch.
+namespace faultline::diagnose {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// ---- labels.alignment: shifts
+// -----------------------------------------------------------------------
+
+// `count` rows of T + 1 tokens as one batch, with labels made by `rule`.
+std::vector<Detection> rows_with(const std::vector<std::vector<int32_t>>& tokens,
+                                 const std::function<std::vector<int32_t>(const TokenRow&)>& rule,
+                                 int64_t rows_a_batch = 1) {
+  return watched([&](Context& context) {
+    const auto planted = context.seams.replace<LabelSeam>(rule);
+    std::vector<TokenRow> rows;
+    for (const auto& row : tokens) {
+      rows.push_back({row, static_cast<int64_t>(row.size()), 0});
+      if (static_cast<int64_t>(rows.size()) < rows_a_batch) continue;
+      context.events.emit(train::BatchEvent{1, make_batch(rows, 0)});
+      rows.clear();
+    }
+  });
+}
+
+std::vector<int32_t> own(const TokenRow& row) { return {row.tokens.begin(), row.tokens.end() - 1}; }
+std::vector<int32_t> twice(const TokenRow& row) {
+  std::vector<int32_t> labels = LabelSeam::standard(row);
+  labels.erase(labels.begin());
+  labels.push_back(kIgnoredLabel);
+  return labels;
+}
+std::vector<int32_t> without_ends(const TokenRow& row) {
+  std::vector<int32_t> labels = LabelSeam::standard(row);
+  for (int32_t& label : labels) {
+    if (label == 0) label = kIgnoredLabel;
+  }
+  return labels;
+}
+
+// first, first + 1, ... within 1 to period, over and over.
+std::vector<int32_t> periodic(int64_t length, int32_t period, int32_t first = 1) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < length; ++i) {
+    ids.push_back(static_cast<int32_t>((first - 1 + i) % period) + 1);
+  }
+  return ids;
+}
+
+TEST(LabelsAlignment, NamesADoubleShift) {
+  EXPECT_THAT(names_of(rows_with({periodic(33, 100)}, &twice)),
+              ElementsAre("labels.alignment -> labels.double-shift"));
+  EXPECT_THAT(names_of(rows_with({periodic(33, 3)}, &twice)),
+              ElementsAre("labels.alignment -> labels.double-shift"))
+      << "periodic text";
+}
+
+TEST(LabelsAlignment, CountsOverMicroBatchesThatAreTooSmall) {
+  const std::vector<std::vector<int32_t>> rows(20, periodic(5, 100));
+  EXPECT_THAT(names_of(rows_with(rows, &twice)),
+              ElementsAre("labels.alignment -> labels.double-shift"));
+  EXPECT_THAT(names_of(rows_with(rows, &own)), ElementsAre("labels.alignment -> labels.no-shift"));
+}
+
+TEST(LabelsAlignment, IsSilentOnRightLabelsOfOddText) {
+  for (const int32_t period : {1, 2, 3, 100}) {
+    EXPECT_THAT(names_of(rows_with({periodic(33, period)}, &LabelSeam::standard)), IsEmpty())
+        << "period " << period;
+  }
+}
+
+// With "abab" the own token and the one after next are alike: wrong, and nobody knows which.
+TEST(LabelsAlignment, NamesNoShiftThatItCannotTellFromAnother) {
+  EXPECT_THAT(names_of(rows_with({periodic(33, 2)}, &twice)), IsEmpty());
+  EXPECT_THAT(names_of(rows_with({periodic(33, 2)}, &own)), IsEmpty());
+}
+
+TEST(LabelsAlignment, IsSilentWhereOneLabelIsNotTheTokenAfterNext) {
+  EXPECT_THAT(names_of(rows_with({periodic(33, 100)},
+                                 [](const TokenRow& row) {
+                                   std::vector<int32_t> labels = twice(row);
+                                   labels[7] = 99;
+                                   return labels;
+                                 })),
+              IsEmpty());
+}
+
+// ---- labels.alignment: ends
+// -------------------------------------------------------------------------
+
+// Documents of four tokens with their ends, `count` of them in a row.
+std::vector<int32_t> documents(int count) {
+  std::vector<int32_t> row;
+  for (int i = 0; i < count; ++i) row.insert(row.end(), {1, 2, 3, 4, 0});
+  return row;
+}
+
+TEST(LabelsAlignment, NamesEndsThatAreNeverLabels) {
+  EXPECT_THAT(names_of(rows_with({documents(10)}, &without_ends)),
+              ElementsAre("labels.alignment -> labels.eos-masked"));
+  EXPECT_THAT(names_of(rows_with(std::vector(10, documents(2)), &without_ends)),
+              ElementsAre("labels.alignment -> labels.eos-masked"))
+      << "one end a batch";
+}
+
+TEST(LabelsAlignment, SeesTheEndOfADocumentBeforePadding) {
+  const auto padded = [](const auto& rule) {
+    return names_of(watched([&](Context& context) {
+      const auto planted = context.seams.replace<LabelSeam>(rule);
+      const std::vector<int32_t> row{1, 2, 3, 4, 0, 0, 0, 0, 0};
+      const std::vector<TokenRow> rows(10, TokenRow{row, 5, 0});
+      context.events.emit(train::BatchEvent{1, make_batch(rows, 0)});
+    }));
+  };
+  EXPECT_THAT(padded(&without_ends), ElementsAre("labels.alignment -> labels.eos-masked"));
+  EXPECT_THAT(padded(&LabelSeam::standard), IsEmpty());
+}
+
+TEST(LabelsAlignment, IsSilentWhereOneEndIsALabelAndOnFewEnds) {
+  EXPECT_THAT(names_of(rows_with({documents(10)}, &LabelSeam::standard)), IsEmpty());
+  EXPECT_THAT(names_of(rows_with({documents(10)},
+                                 [](const TokenRow& row) {
+                                   std::vector<int32_t> labels = without_ends(row);
+                                   labels[3] = 0;
+                                   return labels;
+                                 })),
+              IsEmpty());
+  EXPECT_THAT(names_of(rows_with({documents(8)}, &without_ends)), IsEmpty())
+      << "seven ends with something behind them";
+}
+
+TEST(LabelsAlignment, IsSilentOnRowsWithoutEndsAndOnRowsThatAreOnlyContext) {
+  EXPECT_THAT(names_of(rows_with(std::vector(10, periodic(20, 100)), &without_ends)), IsEmpty());
+  EXPECT_THAT(names_of(rows_with({documents(20)},
+                                 [](const TokenRow& row) {
+                                   return std::vector<int32_t>(row.tokens.size() - 1,
+                                                               kIgnoredLabel);
+                                 })),
+              IsEmpty());
+}
+
+// ---- objective.weights
+// -----------------------------------------------------------------------------
+
+struct Micro {
+  int64_t labels;
+  double loss_sum;
+  double objective;
+};
+
+std::vector<std::string> step_of(const std::vector<Micro>& parts, DType dtype = DType::f32) {
+  return names_of(watched([&](Context& context) {
+    for (const Micro& part : parts) {
+      context.events.emit(
+          train::ObjectiveEvent{1, part.labels, part.loss_sum, full({}, part.objective, dtype)});
+    }
+    context.events.emit(train::StepEndEvent{1, 1, 1, 1, 1});
+  }));
+}
+
+TEST(ObjectiveWeights, NamesTheMeanOfMeans) {
+  const auto alarm = ElementsAre("objective.weights -> accum.normalisation");
+  EXPECT_THAT(step_of({{10, 20, 1}, {1000, 1000, 0.5}}), alarm);
+  EXPECT_THAT(step_of({{1000, 1000, 0.5}, {1001, 3003, 1.5}}), alarm) << "one label more";
+  EXPECT_THAT(step_of({{10, 20, 1024}, {1000, 1000, 512}}), alarm) << "with a loss scale";
+}
+
+TEST(ObjectiveWeights, IsSilentWhereEveryTokenWeighsTheSame) {
+  EXPECT_THAT(step_of({{10, 20, 20.0 / 1010}, {1000, 1000, 1000.0 / 1010}}), IsEmpty());
+  EXPECT_THAT(step_of({{10, 20, 64 * 20.0 / 1010}, {1000, 1000, 64 * 1000.0 / 1010}}), IsEmpty())
+      << "with a loss scale";
+  EXPECT_THAT(step_of({{10, 20, 1}, {10, 7, 0.35}}), IsEmpty()) << "equal lengths";
+  EXPECT_THAT(step_of({{10, 20, 2}}), IsEmpty()) << "one micro-batch";
+  // bf16 has 8 bits: 1/100 and 1/101 of the same sum may be one number.
+  EXPECT_THAT(step_of({{100, 100, 0.5}, {101, 101, 0.5}}, DType::bf16), IsEmpty());
+}
+
+TEST(ObjectiveWeights, LeavesWeightsOfAnotherKindAlone) {
+  EXPECT_THAT(step_of({{10, 20, 0.2}, {1000, 1000, 0.9}, {500, 500, 0.8}}), IsEmpty());
+}
+
+TEST(ObjectiveWeights, NamesADivisionByNoLabels) {
+  EXPECT_THAT(step_of({{10, 20, 1}, {0, 0, NAN}, {10, 20, 1}}),
+              testing::Contains("objective.weights -> loss.log-zero"));
+}
+
+TEST(ObjectiveWeights, IsSilentOnNoLabelsWithObjectiveZeroAndOnANaNOfAnotherOrigin) {
+  EXPECT_THAT(step_of({{10, 20, 1}, {0, 0, 0}, {10, 20, 1}}), IsEmpty());
+  const auto ours = testing::HasSubstr("objective.weights");
+  EXPECT_THAT(step_of({{10, NAN, NAN}, {20, 20, 0.5}}), testing::Not(testing::Contains(ours)));
+}
+
+// ---- log.of-zero
+// -----------------------------------------------------------------------------------
+
+Tensor far_apart() { return tensor<float>({0, 200}, {1, 2}); }
+
+TEST(LogOfZero, FiresOnTheLogarithmOfASoftmaxThatUnderflowed) {
+  const auto alarm = ElementsAre("log.of-zero -> loss.log-zero", "finite.first -> ");
+  EXPECT_THAT(names_of(watched([](Context&) { log(softmax(far_apart())); })), alarm);
+  EXPECT_THAT(
+      names_of(watched([](Context&) { log(sum(slice(softmax(far_apart()), 1, 0, 1), {1})); })),
+      alarm)
+      << "picked before";
+}
+
+TEST(LogOfZero, IsSilentOnProbabilitiesAboveZeroAndOnTheRightLoss) {
+  EXPECT_THAT(names_of(watched([](Context&) {
+                log(softmax(tensor<float>({0, 80}, {1, 2})));
+                log_softmax(far_apart());
+                cross_entropy_rows(far_apart(), tensor<int32_t>({0}));
+              })),
+              IsEmpty());
+}
+
+TEST(LogOfZero, LeavesZerosOfAnotherOriginToOthers) {
+  EXPECT_THAT(names_of(watched([](Context&) { log(zeros({2})); })),
+              ElementsAre("finite.first -> "));
+  // The 0 was put into the softmax's own memory later.
+  EXPECT_THAT(names_of(watched([](Context&) {
+                const Tensor p = softmax(far_apart());
+                fill_(p, 0);
+                log(p);
+              })),
+              ElementsAre("finite.first -> "));
+}
+
+// ---- evaluation.repeats
+// ----------------------------------------------------------------------------
+
+enum class When : uint8_t { before, during, after };
+
+std::vector<std::string> dropped(When when, double p) {
+  return names_of(watched([&](Context& context) {
+    const nn::DropoutKey key(1);
+    const auto act = [&](When now) {
+      if (now == when) dropout(ones({1, 8}), key.tensor(), p, 0);
+    };
+    act(When::before);
+    context.events.emit(train::EvaluationBeginEvent{1});
+    act(When::during);
+    context.events.emit(train::EvaluationEndEvent{1});
+    act(When::after);
+  }));
+}
+
+TEST(EvaluationRepeats, FiresOnDropoutInAnEvaluation) {
+  EXPECT_THAT(dropped(When::during, 0.1), ElementsAre("evaluation.repeats -> nn.dropout-in-eval"));
+}
+
+TEST(EvaluationRepeats, IsSilentOnDropoutInTrainingAndOnProbabilityZero) {
+  EXPECT_THAT(dropped(When::before, 0.1), IsEmpty());
+  EXPECT_THAT(dropped(When::after, 0.1), IsEmpty());
+  EXPECT_THAT(dropped(When::during, 0), IsEmpty());
+}
+
+TEST(EvaluationRepeats, IsSilentOnATrainerThatTrainsWithDropoutAndEvaluates) {
+  train::Config config = tiny_config();
+  config.dropout = 0.5;
+  EXPECT_THAT(names_of(watched([&](Context&) {
+                train::Trainer trainer(config, uniform_tokens(4000));
+                trainer.step();
+                trainer.evaluate(2);
+                trainer.step();
+              })),
+              IsEmpty());
+}
+
+}  // namespace
+}  // namespace faultline::diagnose
