@@ -9,28 +9,14 @@
 namespace faultline::lab {
 namespace {
 
-// ---- the parts of a mask, as programs with broadcasting tensors make them
-// ------------------------
-
-// bool [Q, K]
-Tensor causal_QK(const nn::Mask& mask, int64_t queries, int64_t keys) {
-  if (!mask.causal) {
-    return equal(zeros({queries, keys}, DType::i64), zeros({queries, keys}, DType::i64));
-  }
-  const Tensor position = arange(queries, static_cast<double>(mask.query_offset));
-  return less_equal(reshape(arange(keys), {1, keys}), reshape(position, {queries, 1}));
-}
+// ---- the wrong code: masks as programs with broadcasting tensors make them ----------------------
 
 // bool [B, Q, K]: what the predicate of the mask says.
 Tensor keep_BQK(const nn::Mask& mask, const Tensor& scores_BHQK) {
   const int64_t B = scores_BHQK.size(0), Q = scores_BHQK.size(2), K = scores_BHQK.size(3);
-  Tensor keep = expand(reshape(causal_QK(mask, Q, K), {1, Q, K}), {B, Q, K});
-  if (mask.key_valid.defined()) keep = logical_and(keep, reshape(mask.key_valid, {B, 1, K}));
-  if (mask.documents.defined()) {
-    const Tensor own = slice(mask.documents, 1, mask.query_offset, mask.query_offset + Q);
-    keep = logical_and(keep, equal(reshape(mask.documents, {B, 1, K}), reshape(own, {B, Q, 1})));
-  }
-  return keep;
+  const std::vector<uint8_t> visible = nn::visibility(mask, B, Q, K);
+  return cast(tensor(std::vector<float>(visible.begin(), visible.end()), {B, Q, K}),
+              DType::boolean);
 }
 
 // softmax over kept scores with the finite sentinel that many programs use; `keep` broadcasts.
@@ -41,6 +27,7 @@ Tensor softmax_where(const Tensor& keep, const Tensor& scores_BHQK, double scale
 
 // The padding mask [B, K] without an axis for queries: where B = Q it is taken for [Q, K]. For
 // other sizes, as in a run's evaluation, such a program raises; here those get the right mask.
+// page: begin
 Tensor b_eq_t(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
   if (scores_BHQK.size(0) != scores_BHQK.size(2)) {
     return nn::AttentionWeightsSeam::standard(scores_BHQK, mask, scale);
@@ -51,6 +38,7 @@ Tensor b_eq_t(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
   if (mask.key_valid.defined()) keep = logical_and(keep, mask.key_valid);
   return softmax_where(keep, scores_BHQK, scale);
 }
+// page: end
 
 // The mask [B, Q, K] without an axis for heads: where B = H it is taken for [H, Q, K].
 Tensor b_eq_h(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
@@ -97,19 +85,45 @@ Plant replace_weights(Weights* wrong) {
       [wrong](Context& context) { return context.seams.replace<nn::AttentionWeightsSeam>(wrong); };
 }
 
-// ---- the visibility probe
-// ------------------------------------------------------------------------ Keys are 0, so all
-// scores are, whatever the queries; values are V[j] = 2^j. A row of attention is then the mean of
-// 2^j over the keys that it sees: 1, 1.5, 2.33333, 3.75 for the first 1 to 4.
+// ---- the visibility probe -----------------------------------------------------------------------
+// Keys are 0, so all scores are, whatever the queries: a row's weights are equal on the keys that
+// it sees. Values are the identity, so attention's output is its weights. The figure of a row is
+// the sum of weight x 2^key, the mean of 2^key over what it sees: 1, 1.5, 2.33333, 3.75 for the
+// first 1 to 4 keys, and another number for each other set.
 constexpr int64_t kKeys = 4;
 
-// Output [b][h][q] at b * H * 4 + h * 4 + q.
-std::vector<double> probe(const RunOptions& options, int64_t B, int64_t H, const nn::Mask& mask) {
-  const Tensor q = normal({B, H, kKeys, 1}, 0, 1, options.seed, stream_of("queries"));
-  const Tensor k = zeros({B, H, kKeys, 1});
-  const Tensor v = expand(reshape(tensor<float>({1, 2, 4, 8}), {1, 1, kKeys, 1}), {B, H, kKeys, 1});
-  return nn::attention(q, k, contiguous(v), mask, 1.0).to_vector<double>();
-}
+class Probe {
+ public:
+  Probe(const RunOptions& options, int64_t batch, int64_t heads, const nn::Mask& mask)
+      : heads_(heads) {
+    const Tensor q = normal({batch, heads, kKeys, 1}, 0, 1, options.seed, stream_of("queries"));
+    const Tensor k = zeros({batch, heads, kKeys, 1});
+    const Tensor position = arange(kKeys);
+    const Tensor identity = cast(equal(reshape(position, {kKeys, 1}), position), DType::f32);
+    const Tensor v = expand(identity, {batch, heads, kKeys, kKeys});
+    weights_ = nn::attention(q, k, v, mask, 1.0).to_vector<double>();
+  }
+
+  double figure(int64_t batch, int64_t head, int64_t query) const {
+    double sum = 0;
+    for (int64_t k = 0; k < kKeys; ++k) {
+      sum += weights_[at(batch, head) + static_cast<size_t>(query * kKeys + k)] * std::exp2(k);
+    }
+    return sum;
+  }
+  Grid picture(const std::string& name, int64_t batch, int64_t head) const {
+    const auto first = weights_.begin() + static_cast<int64_t>(at(batch, head));
+    return {name, kKeys, kKeys, {first, first + kKeys * kKeys}};
+  }
+
+ private:
+  size_t at(int64_t batch, int64_t head) const {
+    return static_cast<size_t>((batch * heads_ + head) * kKeys * kKeys);
+  }
+
+  int64_t heads_;
+  std::vector<double> weights_;  // [batch, head, query, key]
+};
 
 // bool [B, 4]: the first lengths[b] keys of sequence b are text.
 Tensor valid_keys(std::initializer_list<int> lengths) {
@@ -121,34 +135,42 @@ Tensor valid_keys(std::initializer_list<int> lengths) {
 // Padding only, four sequences of lengths 4, 1, 3, 2: every query of a sequence sees the same keys.
 void padded_batch(const RunOptions& options, Metrics& metrics) {
   const nn::Mask mask{.causal = false, .key_valid = valid_keys({4, 1, 3, 2})};
-  const auto out = probe(options, 4, 2, mask);
-  metrics.measure("b0 q1", out[1]);
-  metrics.measure("b1 q0", out[8]);
-  metrics.measure("b2 q3", out[19]);
+  const Probe probe(options, 4, 2, mask);
+  metrics.measure("b0 q1", probe.figure(0, 0, 1));
+  metrics.measure("b1 q0", probe.figure(1, 0, 0));
+  metrics.measure("b2 q3", probe.figure(2, 0, 3));
+  metrics.add(probe.picture("attention weights, sequence of length 1", 1, 0));
 }
 
 void two_heads(const RunOptions& options, Metrics& metrics) {
   const nn::Mask mask{.causal = false, .key_valid = valid_keys({4, 2})};
-  const auto out = probe(options, 2, 2, mask);
-  metrics.measure("b0 h1", out[4]);
-  metrics.measure("b1 h0", out[8]);
+  const Probe probe(options, 2, 2, mask);
+  metrics.measure("b0 h1", probe.figure(0, 1, 0));
+  metrics.measure("b1 h0", probe.figure(1, 0, 0));
+  metrics.add(probe.picture("attention weights, sequence of length 4, head 1", 0, 1));
 }
 
+// One causal sequence, and a figure for each query.
+void causal_sequence(const RunOptions& options, const nn::Mask& mask, Metrics& metrics) {
+  const Probe probe(options, 1, 1, mask);
+  for (int64_t q = 0; q < kKeys; ++q) {
+    metrics.measure("q" + std::to_string(q), probe.figure(0, 0, q));
+  }
+  metrics.add(probe.picture("attention weights", 0, 0));
+}
 void padded_causal(const RunOptions& options, Metrics& metrics) {
-  const auto out = probe(options, 1, 1, nn::Mask{.key_valid = valid_keys({2})});
-  for (size_t q = 0; q < 4; ++q) metrics.measure("q" + std::to_string(q), out[q]);
+  causal_sequence(options, nn::Mask{.key_valid = valid_keys({2})}, metrics);
 }
-
 void causal(const RunOptions& options, Metrics& metrics) {
-  const auto out = probe(options, 1, 1, nn::Mask{});
-  for (size_t q = 0; q < 4; ++q) metrics.measure("q" + std::to_string(q), out[q]);
+  causal_sequence(options, nn::Mask{}, metrics);
 }
 
 const char* const kRounded = "given to six decimals; thirds and exponentials are no f32 numbers";
 constexpr double kSixDecimals = 1e-6;
 
 void add_broadcast_variants(Fault& fault) {
-  // Documents of a verse are sometimes shorter than 48 bytes, so some rows are padded.
+  // In a run a document is a verse: some are shorter than a row, so rows are padded where they are
+  // not packed, and rows hold several documents, so batch and query matter, where they are.
   fault.variant("b-eq-t", "A padding mask [B, T] taken for [T, T] where B = T")
       .wrong(replace_weights(&b_eq_t))
       .run(&padded_batch)
@@ -239,16 +261,29 @@ FAULT(attn_mask_broadcast) {
            "Represent a mask as a predicate over (batch, query, key) and apply it as a condition. "
            "Where it must be a tensor, give it all four axes: [B, 1, 1, T] for padding, "
            "[1, 1, T, T] for causality.",
-       .sources = {
-           "mlx-lm pull request 1903: a mask (B, 1, N, S) against grouped scores of five axes is "
-           "silent where B equals the number of key heads. "
-           "https://github.com/ml-explore/mlx-lm/pull/1903",
-           "hyunwoongko/transformer pull request 40: a padding mask on the query axis, hidden by "
-           "-1e4. https://github.com/hyunwoongko/transformer/pull/40",
-           "rasbt/LLMs-from-scratch issue 1061: an upper triangle passed where true means keep. "
-           "https://github.com/rasbt/LLMs-from-scratch/issues/1061",
-           "PyTorch issue 120810 (2024): scaled_dot_product_attention takes any mask that "
-           "broadcasts. https://github.com/pytorch/pytorch/issues/120810"}});
+       .sources =
+           {"mlx-lm pull request 1467 (July 2026): a mask (B, 1, L, L) against grouped scores of "
+            "five axes meets the key heads with its batch; it raises, unless the two are equal. "
+            "https://github.com/ml-explore/mlx-lm/pull/1467",
+            "hyunwoongko/transformer pull request 40 (October 2025): a padding mask on the query "
+            "axis, hidden by -1e4. https://github.com/hyunwoongko/transformer/pull/40",
+            "rasbt/LLMs-from-scratch issue 1061 (August 2026): an upper triangle passed where true "
+            "means keep. https://github.com/rasbt/LLMs-from-scratch/issues/1061",
+            "PyTorch issue 120810 (2024): scaled_dot_product_attention takes any mask that "
+            "broadcasts. https://github.com/pytorch/pytorch/issues/120810"},
+       .look_alikes =
+           "attn.mask-multiply: every hidden key has exactly the weight of a score of 0, or rows "
+           "do not sum to 1. attn.packing-leak: only keys of other documents are seen, and "
+           "attention was never told of documents. labels.no-shift also takes the loss below its "
+           "floor, with every hidden weight at 0.",
+       .exercise =
+           "A test of attention uses B = 2, H = 4, T = 8 and passes. Which sizes would you choose "
+           "so that no two axes can be taken for each other, and why is one test with B = H = T "
+           "needed all the same?",
+       .answer =
+           "Sizes that differ pairwise, such as B = 2, H = 3, Q = 5, K = 7: a mask on a wrong axis "
+           "then raises. But the silent fault lives where sizes coincide, so one more "
+           "test has them all equal and compares each weight with the predicate."});
   add_broadcast_variants(fault);
   add_meaning_variants(fault);
 }

@@ -7,12 +7,14 @@
 namespace faultline::lab {
 namespace {
 
+// page: begin
 // The wrong code: the label of a position is its own token.
 std::vector<int32_t> own_tokens(const TokenRow& row) {
   std::vector<int32_t> labels(row.tokens.size() - 1, kIgnoredLabel);
   for (int64_t t = 0; t + 1 < row.length; ++t) labels[t] = row.tokens[t];
   return labels;
 }
+// page: end
 
 constexpr int64_t kSymbols = 16;
 constexpr int64_t kSteps = 60;
@@ -56,6 +58,8 @@ class FreshTokens : public Experiment {
 
   void step(int64_t step) override {
     loss_ = trainer_.step().loss;
+    losses_.x.push_back(static_cast<double>(step));
+    losses_.y.push_back(loss_);
     if (step == kSteps) probe_ = trainer_.probe_floor(32).loss;
   }
   State state() override { return trainer_.state(); }
@@ -63,6 +67,7 @@ class FreshTokens : public Experiment {
   void report(Metrics& metrics) override {
     metrics.measure("loss", loss_);
     metrics.measure("loss on fresh tokens", probe_);
+    metrics.add(losses_);
   }
 
  private:
@@ -70,6 +75,7 @@ class FreshTokens : public Experiment {
   train::Trainer trainer_;
   double loss_ = 0;
   double probe_ = 0;
+  Curve losses_{"loss by step", {}, {}};
 };
 
 }  // namespace
@@ -98,11 +104,22 @@ FAULT(labels_no_shift) {
            "shifted, shifted in a way that shows the answer, or all ignored.",
        .fix = "Shift in exactly one place: the label at t is token t + 1. Say in the data's type "
               "whether it is shifted already.",
-       .sources = {
-           "transformers issue 27517 (2023): mBART training without the shift copies its input. "
-           "https://github.com/huggingface/transformers/issues/27517",
-           "transformers issue 32944 (2024): who shifts, the collator or the loss. "
-           "https://github.com/huggingface/transformers/issues/32944"}});
+       .sources =
+           {"transformers issue 27517 (2023-11-15): MBartForCausalLM does not shift, and training "
+            "copies the input. https://github.com/huggingface/transformers/issues/27517",
+            "transformers pull request 44642 (2026-03-12, fixes issue 32944): say who shifts. "
+            "https://github.com/huggingface/transformers/pull/44642"},
+       .look_alikes =
+           "A mask that lets a position see the next token (attn.mask-broadcast) also sends the "
+           "loss below what is possible; there the labels are the next tokens. Text that repeats "
+           "itself has a low loss by right. Labels that are all ignored give a loss of 0 at once, "
+           "or NaN (loss.log-zero). Refuted when one label differs from the token at its own "
+           "place.",
+       .exercise = "A byte model trained on English reports 0.03 nats per byte after 100 steps. "
+                   "How many bits per byte is that, and why can it not be honest?",
+       .answer = "0.03 / ln 2 = 0.043 bits per byte. The best compressors of English text need "
+                 "about 1 bit per byte, so no model can expect to predict it twenty times better. "
+                 "Probe it with random tokens: an honest model gets ln V, a copying one 0."});
 
   const char* reason =
       "a trained loss depends on the seed; below a tenth of ln 16 nothing but copying comes";

@@ -7,6 +7,15 @@
 namespace faultline::lab {
 namespace {
 
+// page: begin
+// The wrong code: nobody clears anything.
+void clear_nothing(nn::Module&) {}
+
+std::shared_ptr<void> keep_gradients(Context& context) {
+  return context.seams.replace<train::ZeroGradSeam>(&clear_nothing);
+}
+// page: end
+
 class OneWeight : public nn::Module {
  public:
   OneWeight() { add_parameter("weight", {1}, Decay::no); }
@@ -27,6 +36,8 @@ class LinearLoss : public Experiment {
     backward(weight() * 1.0);
     optimizer_.step(0.0625);
     gradient_ = parameters_[0]->gradient().item<double>();
+    curve_.x.push_back(static_cast<double>(step));
+    curve_.y.push_back(gradient_);
   }
   State state() override {
     State state;
@@ -41,6 +52,7 @@ class LinearLoss : public Experiment {
   void report(Metrics& metrics) override {
     metrics.measure("gradient", gradient_);
     metrics.measure("weight", weight().item<double>());
+    metrics.add(curve_);
   }
 
  private:
@@ -50,6 +62,7 @@ class LinearLoss : public Experiment {
   std::vector<Parameter*> parameters_;
   optim::Sgd optimizer_;
   double gradient_ = 0;
+  Curve curve_{"gradient", {}, {}};
 };
 
 }  // namespace
@@ -75,16 +88,26 @@ FAULT(optim_missing_zero_grad) {
        .fix = "Clear the gradients of all parameters once a step, before its first micro-batch. A "
               "loop that accumulates on purpose clears after the optimizer step, not after each "
               "backward.",
-       .sources = {
-           "Stack Overflow question 60335387 (2020), one of the bugs in TrainCheck's set. "
-           "https://stackoverflow.com/questions/60335387",
-           "TrainCheck, OSDI 2025: silent training errors and the invariants that catch them. "
-           "https://www.usenix.org/conference/osdi25/presentation/jiang"}});
+       .sources =
+           {"Stack Overflow question 60335387 (2020), one of the bugs in TrainCheck's set. "
+            "https://stackoverflow.com/questions/60335387",
+            "TrainCheck, OSDI 2025: silent training errors and the invariants that catch them. "
+            "https://www.usenix.org/conference/osdi25/presentation/jiang"},
+       .look_alikes =
+           "A learning rate that is too high also makes the loss oscillate, but its gradients "
+           "follow the loss and do not climb while it falls; lowering the rate cures it, and here "
+           "only delays it. Accumulation over micro-batches keeps gradients on purpose, within a "
+           "step: what counts is whether any is left when a step begins. A gradient check that "
+           "runs backward on its own adds the same amount at each step and never more.",
+       .exercise = "Clear after every micro-batch instead of once a step, and accumulate over 4. "
+                   "What does the optimizer see, and would this detector notice?",
+       .answer = "Only the last micro-batch: a quarter of the data, and, with the loss divided by "
+                 "the labels of the whole step, a gradient about a quarter as large. Every step "
+                 "begins with clear gradients, so this detector is silent, and rightly: what is "
+                 "wrong is how the micro-batches are put together."});
 
   fault.only_variant()
-      .wrong([](Context& context) {
-        return context.seams.replace<train::ZeroGradSeam>([](nn::Module&) {});
-      })
+      .wrong(&keep_gradients)
       .run<LinearLoss>(10)
       .expect("gradient", 10)
       .expect("weight", -3.4375)

@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "autograd/functional.h"
 #include "core/rng.h"
 #include "kernels/layout.h"
 #include "lab/case.h"
+#include "nn/attention.h"
 
 namespace faultline::lab {
 namespace {
@@ -24,6 +27,8 @@ bool visible(const KernelArgs& args, const MaskAttributes& mask, int64_t row, in
                                      documents.as<int32_t>()[at(documents, position)];
 }
 
+// ---- naive: no maximum subtracted ---------------------------------------------------------------
+// page: begin
 // The wrong code: the formula from the textbook, exp(x) / sum exp(x), as it stands.
 template <class Visible>
 void naive_rows(const KernelArgs& args, float scale, Visible is_visible) {
@@ -44,6 +49,7 @@ void naive_rows(const KernelArgs& args, float scale, Visible is_visible) {
     }
   }
 }
+// page: end
 
 void naive_softmax(const KernelArgs& args) {
   naive_rows(args, 1, [](int64_t, int64_t) { return true; });
@@ -74,41 +80,125 @@ void two_scores(const RunOptions& options, Metrics& metrics) {
   metrics.measure("weight of 0", weights[1]);
 }
 
+// The picture: the weight that the larger of two scores d and 0 gets.
+void weights_by_difference(const RunOptions& options, Metrics& metrics) {
+  two_scores(options, metrics);
+  Curve curve{"weight of the larger score, by the difference", {}, {}};
+  for (int difference = 0; difference <= 100; difference += 2) {
+    const auto weights = softmax(tensor<float>({static_cast<float>(difference), 0}));
+    curve.x.push_back(difference);
+    curve.y.push_back(weights.to_vector<double>()[0]);
+  }
+  metrics.add(std::move(curve));
+}
+
+// ---- scale-after: fp16 scores that are scaled too late ------------------------------------------
+
+// The wrong code: products of queries and keys are kept in fp16, and scaled only then.
+Tensor scale_after_fp16(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
+  const Tensor kept = cast(cast(scores_BHQK, DType::f16), DType::f32);
+  return nn::AttentionWeightsSeam::standard(kept, mask, scale);
+}
+
+// The largest scaled score that a masked softmax is given.
+class LargestScore {
+ public:
+  explicit LargestScore(Context& context)
+      : subscription_(context.events.subscribe<LaunchEvent>([this](const LaunchEvent& event) {
+          if (std::string_view(event.launch.label.op) != "masked_softmax") return;
+          const TensorView& scores = event.launch.args.inputs[0];
+          const double scale = event.launch.args.attributes.as<MaskAttributes>().scale;
+          for (int64_t n = 0; n < scores.numel(); ++n) {
+            value = std::max(value, scale * scores.as<float>()[offset_of(scores, n)]);
+          }
+        })) {}
+
+  double value = -INFINITY;
+
+ private:
+  EventBus::Subscription subscription_;
+};
+
+// Two tokens; the first query and its own key hold 23 in all of 128 elements: 128 x 23 x 23 =
+// 67712, scaled by 1 / sqrt(128) 5985. The second key is random.
+void large_queries(const RunOptions& options, Metrics& metrics) {
+  constexpr int64_t kHeadSize = 128;
+  const Tensor large = full({1, 1, 1, kHeadSize}, 23);
+  const Tensor other = normal({1, 1, 1, kHeadSize}, 0, 1, options.seed, stream_of("second key"));
+  const Tensor q = expand(large, {1, 1, 2, kHeadSize});
+  const Tensor keys[] = {large, other};
+  const Tensor k = cat(keys, 2);
+  const Tensor v = tensor<float>({1, 2}, {1, 1, 2, 1});
+  const LargestScore largest(Context::current());
+  const double scale = 1 / std::sqrt(static_cast<double>(kHeadSize));
+  const auto out = nn::attention(q, k, v, nn::Mask{}, scale).to_vector<double>();
+  metrics.measure("largest scaled score", largest.value);
+  metrics.measure("first output", out[0]);
+}
+
 }  // namespace
 
 FAULT(softmax_overflow) {
   Fault& fault = lab.fault(
       {.id = "softmax.overflow",
-       .title = "exp overflows in a softmax that does not subtract the maximum",
+       .title = "Attention scores leave a float's range at the softmax",
        .domain = "attention",
        .seed = "000 1",
        .mechanism =
            "exp(x) exceeds the largest f32 above x = 88.7228. A softmax that computes exp(x) / sum "
            "exp(x) as it stands gets inf / inf = NaN for such a score: [89, 0] gives NaN. With the "
            "row's maximum m subtracted first, the largest exponent is exp(0) = 1 and the same row "
-           "gives [1, 2.2e-39]; mathematically nothing changes, because exp(-m) cancels.",
+           "gives [1, 2.2e-39]; mathematically nothing changes, because exp(-m) cancels. "
+           "Subtracting does not save a score that is infinite already: fp16 ends at 65504, and "
+           "a query and a key of 128 elements of 23 have the product 128 x 23 x 23 = 67712 = inf, "
+           "although it would be 5985 after the scale 1 / sqrt(128). inf - inf is NaN again.",
        .symptom = "The loss becomes NaN all at once, often after hundreds of good steps, when one "
-                  "attention score first exceeds 88.7. One such row poisons every gradient.",
+                  "attention score first exceeds the limit. One such row poisons every gradient.",
        .article_says = "The input of softmax is too large; look at torch.isfinite(loss).",
        .truth = "A framework's softmax subtracts the maximum and takes any finite input. NaN needs "
                 "scores that are infinite already, a row of nothing but -inf, or a hand-written "
                 "exp / sum like this one. A look at the loss says that it happened, not where.",
        .fix =
-           "Subtract the row's maximum before exp, or call the framework's softmax. Scale scores "
-           "before they are rounded to 16 bits.",
-       .sources = {
-           "QwenLM/Qwen issue 761 (2023) and transformers issue 33312 (2024): fp16 scores overflow "
-           "and the output is '!!!!'. https://github.com/huggingface/transformers/issues/33312",
-           "Blanchard, Higham, Higham: Accurately computing the log-sum-exp and softmax functions, "
-           "IMA J. Numer. Anal. 41 (2021). https://doi.org/10.1093/imanum/draa038"}});
+           "Subtract the row's maximum before exp, or call the framework's softmax. Scale queries "
+           "and keys by d^(-1/4) each before their product is rounded to 16 bits, or keep "
+           "products in f32.",
+       .sources =
+           {"QwenLM/Qwen3 issue 910 (September 2024): in fp16 the products of queries and keys "
+            "overflow, and softmax makes NaN of them. https://github.com/QwenLM/Qwen3/issues/910",
+            "transformers pull request 33312 (September 2024): Qwen2-VL in fp16 writes nothing but "
+            "exclamation marks. https://github.com/huggingface/transformers/pull/33312",
+            "Blanchard, Higham, Higham: Accurately computing the log-sum-exp and softmax "
+            "functions, IMA J. Numer. Anal. 41 (2021). https://doi.org/10.1093/imanum/draa038"},
+       .look_alikes =
+           "softmax.masked-row: the row holds -infinity only, and no score is large. "
+           "loss.log-zero: attention's outputs are finite, the loss is not. Gradients that "
+           "overflow fp16 show first in the backward pass; here the first bad number is in the "
+           "forward pass, at the softmax or just before it.",
+       .exercise =
+           "A head has 64 elements. From which size on do a query and a key of equal elements "
+           "overflow fp16 before scaling, and what score would they have had after it?",
+       .answer =
+           "An element e with 64 e e >= 65520, where rounding goes to infinity: e = 31.996 and "
+           "more. With e = 32 the score is 65536, infinite in fp16; scaled by 1 / sqrt(64) it is "
+           "8192, far inside the range. Scaling each factor by 64^(-1/4) first gives the same 8192 "
+           "and never leaves it."});
 
   fault.variant("naive", "softmax([89, 0]) without the maximum subtracted is NaN")
       .wrong([](Context& context) { return context.seams.replace<KernelSeam>(&select_naive); })
-      .run(&two_scores)
+      .run(&weights_by_difference)
       .expect("weight of 89", NAN)
       .caught_by("finite.first")
       // Scores of a fresh model stay below 5; weights this large give some above 89.
       .in_training({.steps = 200, .needs = {{"init_std", "2"}}});
+  fault.variant("scale-after", "fp16 scores that are scaled too late: 67712 is infinite")
+      .wrong([](Context& context) {
+        return context.seams.replace<nn::AttentionWeightsSeam>(&scale_after_fp16);
+      })
+      .run(&large_queries)
+      .expect("largest scaled score", INFINITY)
+      .expect("first output", NAN)
+      .caught_by("finite.first")
+      .not_in_training("comes with mixed precision");
 }
 
 }  // namespace faultline::lab

@@ -1,0 +1,133 @@
+#include "autograd/functional.h"
+#include "core/rng.h"
+#include "lab/case.h"
+#include "train/trainer.h"
+
+namespace faultline::lab {
+namespace {
+
+// page: begin
+// The wrong code: each micro-batch's own mean, divided by the number of micro-batches.
+Tensor mean_of_means(const Tensor& loss_sum, const train::MicroBatch& micro) {
+  return loss_sum * (1.0 / static_cast<double>(micro.batch.valid_tokens * micro.count));
+}
+// page: end
+
+// Two micro-batches a step: 10 tokens with loss 2 each, and 10, 20, ..., 1000 tokens with loss 1
+// each, in an order that the seed draws. Every loss is a multiple of the weight w = 1, so the
+// gradient of w is the objective.
+class ShortAndLong : public Experiment {
+ public:
+  explicit ShortAndLong(const RunOptions& options)
+      : short_first_(RandomSequence(options.seed, 0).below(2, 0) == 0),
+        weight_("w", ones({1}), Decay::no) {}
+
+  void step(int64_t step) override {
+    weight_.clear_gradient();
+    const int64_t length = kShort * step;
+    const int64_t labels = kShort + length;
+    double sum = 0;
+    double objective = 0;
+    for (const bool is_short : {short_first_, !short_first_}) {
+      const Part part =
+          is_short ? micro_batch(step, kShort, 2, labels) : micro_batch(step, length, 1, labels);
+      sum += part.loss_sum;
+      objective += part.objective;
+    }
+    const double loss = sum / static_cast<double>(labels);
+    Context::current().events.emit(train::StepEndEvent{step, loss, 0, 0, labels});
+    objective_ = objective;
+    objectives_.x.push_back(static_cast<double>(length));
+    objectives_.y.push_back(objective);
+  }
+  void report(Metrics& metrics) override {
+    metrics.measure("objective", objective_);
+    metrics.measure("gradient", weight_.gradient().item<double>());
+    metrics.add(objectives_);
+  }
+
+ private:
+  static constexpr int64_t kShort = 10;
+  struct Part {
+    double loss_sum;
+    double objective;
+  };
+
+  Part micro_batch(int64_t step, int64_t labels, double loss, int64_t step_labels) {
+    Batch batch;
+    batch.valid_tokens = labels;
+    const Tensor loss_sum = sum(expand(weight_.value() * loss, {labels}));
+    Context& context = Context::current();
+    const Tensor objective = context.seams.call<train::NormalisationSeam>(
+        loss_sum, train::MicroBatch{batch, step_labels, 2});
+    const Part part{loss_sum.item<double>(), objective.item<double>()};
+    context.events.emit(train::ObjectiveEvent{step, labels, part.loss_sum, objective});
+    backward(objective);
+    return part;
+  }
+
+  bool short_first_;
+  Parameter weight_;
+  double objective_ = 0;
+  Curve objectives_{"objective by length of the long micro-batch", {}, {}};
+};
+
+}  // namespace
+
+FAULT(accum_normalisation) {
+  Fault& fault = lab.fault(
+      {.id = "accum.normalisation",
+       .title = "Gradient accumulation averages means of unequal micro-batches",
+       .domain = "loss",
+       .mechanism =
+           "The loss of a step is the sum over its tokens divided by their number. Accumulation "
+           "that takes each micro-batch's mean and divides by K gives a token of micro-batch i the "
+           "weight 1 / (K n_i). With 10 tokens of loss 2 and 1000 tokens of loss 1 that is (2 + "
+           "1) / 2 = 1.5; the right mean is (20 + 1000) / 1010 = 1.0099. A token of the short one "
+           "weighs 100 times as much as one of the long one. With equal lengths both agree, so "
+           "tests on packed data pass.",
+       .symptom =
+           "Nothing breaks. The loss is other than without accumulation, the more so the more "
+           "lengths differ, and the model prefers what short sequences say: short answers.",
+       .truth =
+           "transformers, and trainers that followed it, did so until October 2024. Dividing by K "
+           "alone is right only where every micro-batch has as many labels. The first repairs "
+           "divided twice or not at all, which is a factor of exactly K.",
+       .fix = "Sum the token losses in each micro-batch, and divide by the valid labels of the "
+              "whole step, counted over all micro-batches and ranks before the first backward.",
+       .sources =
+           {"transformers pull request 34191 (2024-10): Fix Gradient Accumulation issue. "
+            "https://github.com/huggingface/transformers/pull/34191",
+            "Hugging Face blog, pull request 2414 (2024-10-16): where it comes from, and the "
+            "formula. https://github.com/huggingface/blog/pull/2414",
+            "transformers issue 37766 (2025-04-24): a loss that grows with the number of "
+            "accumulation steps. https://github.com/huggingface/transformers/issues/37766"},
+       .look_alikes =
+           "A loss scaled by K is divided too little or too often: there every token still weighs "
+           "the same. Dropout keyed by micro-batch changes the loss at random, in no direction. "
+           "A reordered f32 sum differs in the last bits only. loss.log-zero:all-ignored divides "
+           "by the same count, of 0. Refuted when objective / loss sum is one number for all "
+           "micro-batches of a step.",
+       .exercise = "Four micro-batches have 100, 100, 100 and 1 valid labels, all of loss 2 but "
+                   "the last one of loss 6. What is the right loss, and what is the mean of means?",
+       .answer = "Right: (3 * 200 + 6) / 301 = 2.0133. Mean of means: (2 + 2 + 2 + 6) / 4 = 3. One "
+                 "token in 301 has a quarter of the weight."});
+
+  fault.only_variant()
+      .wrong([](Context& context) {
+        return context.seams.replace<train::NormalisationSeam>(&mean_of_means);
+      })
+      .run<ShortAndLong>(100)
+      .expect("objective", 1.5)
+      .expect("gradient", 1.5)
+      .caught_by("objective.weights")
+      // One verse in 25 is shorter than 64 bytes, so a step of four rows is uneven once in six
+      // times.
+      .in_training({.steps = 200,
+                    .needs = {{"micro_batch_size", "1"},
+                              {"seq_len", "64"},
+                              {"pack", "false"},
+                              {"documents", "verse"}}});
+}
+
+}  // namespace faultline::lab
