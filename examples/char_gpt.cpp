@@ -1,0 +1,46 @@
+// Teaches: the Trainer. A small GPT learns the King James Bible byte by byte, and then writes.
+#include "data/tokenizer.h"
+#include "data/utf8.h"
+#include "example.h"
+#include "nn/gpt2.h"
+#include "train/sampling.h"
+#include "train/trainer.h"
+
+using namespace faultline;
+
+// The preset char, made smaller so that it takes seconds: every key can be set so.
+train::ConfigBuilder small_gpt() {
+  train::ConfigBuilder config = train::ConfigBuilder::preset("char");
+  for (const char* setting : {"num_layers=2", "hidden_size=64", "seq_len=64", "batch_size=8",
+                              "lr=3e-3", "warmup_steps=20", "schedule_steps=300"}) {
+    config.assign(setting, "char_gpt");
+  }
+  return config;
+}
+
+void train_gpt(Example& example);
+int main(int argc, char** argv) {
+  return run_example(
+      argc, argv,
+      {.about = "A GPT learns bytes of text, then writes.", .steps = 300, .config = small_gpt()},
+      &train_gpt);
+}
+
+std::string continued(nn::Gpt2& model, const std::string& prompt, int64_t bytes, uint64_t seed) {
+  const nn::EvaluationMode evaluation(model);
+  train::NextByte next(model, {.seed = seed, .temperature = 0.7});
+  std::vector<int32_t> ids = ByteTokenizer().encode(prompt);
+  for (int64_t i = 0; i < bytes; ++i) {
+    ids.push_back(next(ids));
+    if (ids.back() == ByteTokenizer::kEndOfDocument) break;
+  }
+  return repair_utf8(ByteTokenizer().decode(ids)).text;
+}
+
+void train_gpt(Example& example) {
+  train::Trainer trainer(example.config(), ByteTokenizer().tokenize(default_corpus()));
+  fmt::print("{} parameters\n", trainer.model().parameter_count());
+  while (example.next_step()) example.log(trainer.step());
+  fmt::print("held-out text: {:.3f} nats per byte\n", trainer.evaluate(/*batches=*/20));
+  fmt::print("{}\n", continued(trainer.model(), "And God said", 80, example.seed()));
+}

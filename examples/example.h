@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/context.h"
+#include "diagnose/detector.h"
+#include "io/json_lines.h"
+#include "lab/planted.h"
+#include "train/config.h"
+#include "train/trainer.h"
+
+// What the programs of this folder share: flags, faults, the watch, and what is written. Each
+// program's main is one line that calls run_example.
+
+struct ExampleOptions {
+  const char* about;  // one line for --help
+  int64_t steps;      // unless --steps says otherwise
+  // Its configuration. Only a program that has one can set what some faults need.
+  std::optional<faultline::train::ConfigBuilder> config;
+  // Of its own, beside those of the catalogue.
+  std::vector<faultline::lab::DefineFault> faults;
+  std::vector<faultline::diagnose::DetectorDefinition> detectors;
+};
+
+struct ExampleFlags {
+  std::vector<std::string> faults;
+  faultline::diagnose::WatchLevel watch = faultline::diagnose::WatchLevel::full;
+  int64_t steps = 0;
+  std::string out;
+  uint64_t seed = 1;
+};
+
+// A program under way: a Context that is watched, with what --fault names planted in it.
+class Example {
+ public:
+  Example(const ExampleFlags& flags, const ExampleOptions& options);
+
+  faultline::Context& context() { return context_; }
+  uint64_t seed() const { return context_.seed; }
+  const faultline::train::Config& config() const { return config_; }
+
+  // Goes on to the next step and plants the faults that begin there; false after the last step.
+  bool next_step();
+  int64_t step() const { return step_; }
+  // The step is over: a line to metrics.jsonl, every tenth also to the terminal.
+  void log(const faultline::train::StepResult& result);
+  // The same for a loop of one's own, which also tells the detectors.
+  void end_step(double loss, double lr, int64_t tokens = 0, double grad_norm = 0);
+
+  // Runs a case as the lab does: healthy, faulty, fixed. Throws InvalidArgument unless that proves
+  // it.
+  void prove(const std::string& name);
+
+  // What the detectors say, to the terminal and to verdict.json.
+  void conclude();
+
+ private:
+  ExampleOptions options_;
+  faultline::Context context_;
+  faultline::ContextGuard guard_;
+  faultline::lab::PlannedFaults faults_;
+  faultline::train::Config config_;
+  faultline::diagnose::Watch watch_;
+  std::string out_;
+  std::optional<faultline::JsonLinesWriter> metrics_;
+  int64_t steps_;
+  int64_t step_ = 0;
+};
+
+// Reads --fault, --watch, --steps, --out and --seed, runs `body` and prints the verdict. Returns
+// the exit code: 0, or 2 with one line on standard error.
+int run_example(int argc, char** argv, const ExampleOptions& options, void (*body)(Example&));

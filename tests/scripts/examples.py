@@ -1,0 +1,105 @@
+"""Each program of examples/ is healthy when clean and names its fault when it is planted; refuses
+what it cannot use; and examples/README.md tells its true lines and output. gpt_one_file trains as
+the framework's own parts do."""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+BINARY = pathlib.Path(os.environ["FAULTLINE_BINARY"])
+EXAMPLES = pathlib.Path(os.environ["FAULTLINE_SOURCE_DIR"]) / "examples"
+README = (EXAMPLES / "README.md").read_text()
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+wrong = []
+
+
+def run(program, *arguments):
+    return subprocess.run([program, *map(str, arguments)], stdin=subprocess.DEVNULL, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def losses(path):
+    return [row["loss"] for row in map(json.loads, path.read_text().splitlines()) if "loss" in row]
+
+
+def alike(shown, found):
+    """Whether a line of the README is what was printed: "..." is any text, and numbers with a point
+    may differ by a twentieth, as the last bits of a step do between machines, and grow."""
+    parts = shown.split("...")
+    place = 0
+    for part in parts:
+        text = NUMBER.split(part)
+        pattern = r"(-?\d+(?:\.\d+)?)".join(map(re.escape, text))
+        match = re.compile(pattern).search(found, place)
+        if match is None:
+            return False
+        for a, b in zip(NUMBER.findall(part), match.groups()):
+            if a != b and ("." not in a or abs(float(a) - float(b)) > 0.05 * abs(float(a)) + 0.002):
+                return False
+        place = match.end()
+    return True
+
+
+def check(name, lines, fault, folder):
+    program = BINARY.parent / f"example_{name}"
+    found = len((EXAMPLES / f"{name}.cpp").read_text().splitlines())
+    if found != int(lines):
+        wrong.append(f"README: {name}.cpp has {found} lines, not {lines}")
+    clean = run(program, "--out", folder / name)
+    if clean.returncode or json.loads((folder / name / "verdict.json").read_text())["verdict"] != "healthy":
+        wrong.append(f"{name}: exit {clean.returncode}: {clean.stdout[-500:]}{clean.stderr}")
+    block = re.search(rf"^## {name}\n\n```text\n(.*?)```$", README, re.M | re.S).group(1)
+    shown, printed = block.splitlines(), clean.stdout.splitlines()
+    for a, b in zip(shown, printed):
+        if not alike(a, b):
+            wrong.append(f"README, {name}: shows '{a}', printed is '{b}'")
+    if len(shown) != len(printed):
+        wrong.append(f"README, {name}: {len(shown)} lines of output, printed are {len(printed)}")
+
+    faulty = folder / f"{name}_faulty"
+    done = run(program, "--fault", fault, "--out", faulty)
+    causes = json.loads((faulty / "verdict.json").read_text())["causes"] if done.returncode == 0 else []
+    if [cause["id"] for cause in causes][:1] != [fault.split(":")[0]]:
+        wrong.append(f"{name} --fault {fault}: exit {done.returncode}: {done.stdout[-700:]}{done.stderr}")
+    if json.loads((faulty / "faults.json").read_text())[0]["fault"] != fault.split(":")[0]:
+        wrong.append(f"{name}: faults.json does not hold {fault}")
+
+    for expected, arguments in (("did you mean '--steps'?", ["--stpes", "3"]), ("missing", ["--steps"]),
+                                ("whole number", ["--seed=-1"]), ("watch", ["--watch", "closely"]),
+                                ("did you mean", ["--fault", "labels.noshift"]),
+                                ("there already", ["--out", folder / name])):
+        done = run(program, *arguments)
+        if done.returncode != 2 or expected not in done.stderr or len(done.stderr.splitlines()) != 1:
+            wrong.append(f"{name} {arguments}: exit {done.returncode}: {done.stderr}")
+    if "--fault" not in run(program, "--help").stdout:
+        wrong.append(f"{name}: --help does not show --fault")
+
+
+with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(2) as pool:
+    folder = pathlib.Path(folder)
+    table = re.findall(r"^\| \[`(\w+)`\]\(\1\.cpp\) \|[^|]*\| (\d+) \| [\d.]+ \| `(.*?)` \|$", README, re.M)
+    names = {path.stem for path in EXAMPLES.glob("*.cpp")} - {"example"}
+    if {name for name, _, _ in table} != names:
+        wrong.append(f"README lists {[name for name, _, _ in table]}, the folder holds {sorted(names)}")
+    list(pool.map(lambda row: check(*row, folder), table))
+
+    # The same sums in another order: some roundings of 2^-24 each, carried through 20 small steps.
+    done = run(BINARY, "train", "tiny", "--steps", 20, "--watch", "off", "--out", folder / "nn")
+    if done.returncode:
+        wrong.append(f"train tiny: {done.stderr}")
+    by_hand = losses(folder / "gpt_one_file" / "metrics.jsonl")[:20]
+    by_parts = losses(folder / "nn" / "metrics.jsonl")
+    for step, (a, b) in enumerate(zip(by_hand, by_parts, strict=True), 1):
+        if not abs(a - b) <= 1e-5 * b:
+            wrong.append(f"gpt_one_file: loss {a} at step {step}, train tiny has {b}")
+    if len((EXAMPLES / "gpt_one_file.cpp").read_text().splitlines()) > 250:
+        wrong.append("gpt_one_file.cpp has more than 250 lines")
+
+if wrong:
+    sys.exit("\n".join(wrong))
+print(f"{len(table)} examples healthy when clean, and their faults named")
