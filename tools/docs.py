@@ -1,101 +1,107 @@
 #!/usr/bin/env python3
-"""Writes the pages of docs/ that come from the source: docs/reference/ops.md from core/ops.def.
+"""Writes the pages of docs/ that come from the source: docs/reference/ops.md from core/ops.def, and
+docs/faults/ from the case files, by way of `faultline explain` and docs/faults/measured.json.
 
-usage: docs.py [--check]   --check writes nothing and fails when a page is not what it should be"""
+usage: docs.py [--check | --measure [ID...]]
+  --check    writes nothing and fails when a page is not what it should be
+  --measure  first runs the lab and `train char` for what is new or has changed, or for the faults
+             named, and writes their figures to docs/faults/measured.json (some minutes a fault)"""
 import argparse
+import os
 import pathlib
-import re
 import sys
 
+from pages import fault_page, measured, ops, picture, source
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COLUMNS = ["op", "inputs", "outputs", "differentiable", "saved", "autocast", "kernels", "what"]
+FAULTS = "docs/faults"
+FIGURES = f"{FAULTS}/measured.json"
 
 
-def split_columns(text):
-    """Splits at commas that are not inside parentheses."""
-    columns, depth, current = [], 0, ""
-    for c in text:
-        depth += (c == "(") - (c == ")")
-        if c == "," and depth == 0:
-            columns.append(current.strip())
-            current = ""
-        else:
-            current += c
-    return columns + [current.strip()]
+def fault_pages(faults, known):
+    """({path: text} of every page, what is wrong in one line each, ids to measure)."""
+    ids = [fault["id"] for fault in faults]
+    pages, mistakes, stale = {f"{FAULTS}/README.md": fault_page.index(faults)}, [], []
+    for fault in faults:
+        id_, entry = fault["id"], known.faults.get(fault["id"])
+        try:
+            fault_page.check(fault)
+            code = source.region(ROOT, id_)
+            if why := measured.why_stale(fault, entry):
+                stale.append(id_)
+                raise source.Mistake(f"it {why}")
+            drawing, alt = picture.draw(entry["lab"])
+            if len(drawing.encode()) > picture.MOST_BYTES:
+                raise source.Mistake(f"its picture has {len(drawing.encode())} bytes; at most "
+                                     f"{picture.MOST_BYTES}: record fewer points or a smaller grid")
+            pages[f"{FAULTS}/{id_}.svg"] = drawing
+            pages[f"{FAULTS}/{id_}.md"] = fault_page.page(fault, entry, code, alt, ids)
+        except source.Mistake as mistake:
+            mistakes.append(f"{id_}: {mistake}")
+    return pages, mistakes, stale
 
 
-def indices(column):
-    inside = re.search(r"\((.*)\)", column).group(1)
-    return inside or "-"
+def left_over(faults):
+    """Pages of faults that there are no more."""
+    ids = {fault["id"] for fault in faults}
+    files = [*(ROOT / FAULTS).glob("*.md"), *(ROOT / FAULTS).glob("*.svg")]
+    return sorted(f for f in files if f.name != "README.md" and f.stem not in ids)
 
 
-def rows_of(source):
-    """(macro, columns, the comment right above) of every row, in order."""
-    comment = []
-    for line in source.splitlines():
-        row = re.match(r"(FAULTLINE_\w+)\((.*)\)\s*$", line)
-        if row:
-            yield row.group(1), split_columns(row.group(2)), " ".join(comment)
-            comment = []
-        elif line.startswith("//"):
-            comment.append(line[2:].strip())
-        else:
-            comment = []
+def differing(pages):
+    """The paths at which the page is not there or has another text."""
+    read = lambda path: (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).exists() else None
+    return [path for path, text in pages.items() if read(path) != text]
 
 
-def formulas():
-    """The comment above each functor of kernels/elementwise.h, by name."""
-    source = (ROOT / "kernels/elementwise.h").read_text(encoding="utf-8")
-    found = re.findall(r"((?:^ *// .*\n)+) *struct (\w+) \{", source, re.M)
-    return {name: " ".join(l.strip()[3:] for l in text.splitlines()) for text, name in found}
-
-
-def cells(macro, columns, comment, formula):
-    if macro == "FAULTLINE_UNARY":
-        name, autocast = columns
-        return [name, "1", "1", "0", "in 0, out 0", autocast, "fast", formula.get(name, comment)]
-    name, inputs, outputs, differentiable, saved_in, saved_out, autocast, _, kernels = columns
-    saved = ", ".join(f"{what} {indices(c)}" for what, c in (("in", saved_in), ("out", saved_out))
-                      if indices(c) != "-")
-    return [name, inputs, outputs, indices(differentiable), saved or "-", autocast, kernels, comment]
-
-
-def ops_page():
-    source = (ROOT / "core/ops.def").read_text(encoding="utf-8")
-    ops, launches, formula = [], [], formulas()
-    for macro, columns, comment in rows_of(source):
-        if macro == "FAULTLINE_KERNEL":
-            launches.append((columns[0], comment))
-        else:
-            ops.append(cells(macro, columns, comment, formula))
-    lines = ["# Ops", "",
-             "Written by `./x docs` from `core/ops.def`; the head of that file explains the columns.", "",
-             "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    bar = lambda text: text.replace("|", "\\|")
-    lines += ["| " + " | ".join([f"`{c[0]}`"] + [bar(x) for x in c[1:]]) + " |" for c in ops]
-    lines += ["", "## Launches that are not ops", "", "| launch | what |", "|---|---|"]
-    lines += [f"| `{name}` | {comment} |" for name, comment in launches]
-    return "\n".join(lines) + "\n"
+def arguments():
+    parser = argparse.ArgumentParser(prog="./x docs", description="Writes the generated pages of docs/.")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="fail when a page has drifted")
+    what.add_argument("--measure", nargs="*", metavar="ID",
+                      help="first measure what is new or has changed, or the faults named")
+    return parser.parse_args()
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Writes the generated pages of docs/.")
-    parser.add_argument("--check", action="store_true", help="fail when a page has drifted")
-    check = parser.parse_args().check
-    drifted = []
-    for path, text in {"docs/reference/ops.md": ops_page()}.items():
-        page = ROOT / path
-        if page.exists() and page.read_text(encoding="utf-8") == text:
-            continue
-        drifted.append(path)
-        if not check:
-            page.parent.mkdir(parents=True, exist_ok=True)
-            page.write_text(text, encoding="utf-8")
+    asked = arguments()
+    laboratory = measured.Laboratory(os.environ.get("FAULTLINE_BINARY",
+                                                    str(ROOT / "build/release/bin/faultline")))
+    known = measured.Measured(ROOT / FIGURES)
+    try:
+        faults = laboratory.faults()
+    except measured.Failed as failed:
+        print(f"docs: {failed}")
+        return 1
+    failures = []
+    if asked.measure is not None:
+        failures = measured.measure(laboratory, faults, known, asked.measure)
+    pages, mistakes, stale = fault_pages(faults, known)
+    pages["docs/reference/ops.md"] = ops.ops_page(ROOT)
+    drifted, removed = differing(pages), left_over(faults)
+    if not asked.check:
+        for path in drifted:
+            (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / path).write_text(pages[path], encoding="utf-8")
+        for page in removed:
+            page.unlink()
+    return report(asked.check, drifted + [str(p.relative_to(ROOT)) for p in removed],
+                  failures + mistakes, stale)
+
+
+def report(check, drifted, mistakes, stale):
+    for mistake in mistakes:
+        print(f"docs: {mistake}")
+    if stale:
+        print("docs: to measure them, run ./x docs --measure " + " ".join(stale))
     if check and drifted:
         print("docs: out of date, run ./x docs: " + ", ".join(drifted))
-        return 1
-    print("docs: " + ("written: " + ", ".join(drifted) if drifted else "up to date"))
-    return 0
+    elif drifted:
+        print("docs: written: " + ", ".join(drifted))
+    elif not mistakes:
+        print("docs: up to date")
+    return 1 if mistakes or check and drifted else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
