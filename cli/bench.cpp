@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/ideal_step.h"
 #include "cli/json_output.h"
+#include "cli/op_profile.h"
 #include "core/context.h"
 #include "core/rng.h"
 #include "kernels/cpu/isa.h"
@@ -33,6 +34,7 @@ struct BenchOptions {
   std::string json;
   int64_t steps = 20;
   int64_t threads = 0;
+  bool profile = false;
   std::vector<std::string> settings;
 };
 
@@ -62,6 +64,20 @@ int64_t peak_rss() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return int64_t{1024} * usage.ru_maxrss;
+}
+
+constexpr double kProfiledCopy = 256e6;  // bytes, more than any cache holds
+
+// Steps with a listener on every launch. They are slower by what listening takes.
+void print_profile(train::Trainer& trainer, int64_t steps) {
+  OpProfile profile;
+  for (int64_t i = 0; i < steps; ++i) {
+    profile.begin_step();
+    trainer.step();
+    profile.end_step();
+  }
+  fmt::print("{}", profile.table(product_flops_per_ms(),
+                                 kProfiledCopy / copy_milliseconds(kProfiledCopy)));
 }
 
 int bench(const BenchOptions& options) {
@@ -122,6 +138,7 @@ int bench(const BenchOptions& options) {
                                .set("efficiency", ideal / ms)
                                .set("loss", loss)
                                .set("peak_rss_bytes", peak));
+  if (options.profile) print_profile(trainer, options.steps);
   return 0;
 }
 
@@ -136,6 +153,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("--dtype", options->dtype, "f32 (bf16 comes with a later version)");
   command->add_option("--steps", options->steps, "Steps to time, after two to warm up");
   command->add_option("--threads", options->threads, "OpenMP threads (default: all)");
+  command->add_flag("--profile", options->profile,
+                    "Also print where a step's time goes, by op, against its bound");
   command->add_option("--set", options->settings, "KEY=VALUE, may be repeated")
       ->allow_extra_args(false);
   command->add_option("--json", options->json, "Write the answer as JSON to a file, - for stdout");

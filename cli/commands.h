@@ -12,6 +12,7 @@ namespace faultline::cli {
 void add_lab(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_train(CLI::App& app, int& exit_code);
+void add_reveal(CLI::App& app, int& exit_code);
 void add_generate(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 

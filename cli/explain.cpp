@@ -17,26 +17,48 @@ int text_width() {
   return columns == 0 ? 80 : std::clamp(columns, 40, 100);
 }
 
+// A name that is more than a fault's id is that of a variant.
+std::string text_of(const lab::Catalogue& catalogue, const std::string& name) {
+  const lab::Fault& fault = catalogue.fault_of(name);
+  if (name == fault.text().id) return lab::explain_text(fault, text_width());
+  return lab::explain_text({&fault, &catalogue.find(name)}, text_width());
+}
+
+Json all_faults(const lab::Catalogue& catalogue) {
+  Json list = Json::array();
+  for (const lab::Fault& fault : catalogue.faults()) list.push(lab::explain_json(fault));
+  return list;
+}
+
+void explain(const std::string& name, const std::string& json) {
+  const lab::Catalogue catalogue;
+  const bool all = name.empty();
+  if (json.empty()) {
+    std::cout << (all ? lab::faults_text(catalogue, text_width()) : text_of(catalogue, name));
+  } else {
+    write_json(json, all ? all_faults(catalogue) : lab::explain_json(catalogue.fault_of(name)));
+  }
+}
+
 }  // namespace
 
 void add_explain(CLI::App& app, int& exit_code) {
   struct Request {
-    std::string id;
+    std::string name;
     std::string json;
   };
   CLI::App* command = app.add_subcommand(
       "explain",
-      "Explain a fault: what happens, what one sees, what is claimed and true, and the fix.\n"
-      "Example: faultline explain adamw.step-counter");
+      "Explain a fault: what one sees, what happens, who catches it and what looks alike, the fix,\n"
+      "what is claimed and what is true. Without an ID it lists the faults.\n"
+      "Example: faultline explain adamw.step-counter\n"
+      "Example: faultline explain attn.mask-broadcast:inverted");
   auto request = std::make_shared<Request>();
-  command->add_option("id", request->id, "ID of a fault; faultline lab --list shows them")
-      ->required();
-  command->add_option("--json", request->json, "Write it to a file, - for standard output");
+  command->add_option("id", request->name, "ID or ID:VARIANT of a fault; all faults without one");
+  command->add_option("--json", request->json,
+                      "Write all that is known of the fault to a file, - for standard output");
   command->callback([request, &exit_code] {
-    const lab::Catalogue catalogue;
-    const lab::Fault& fault = catalogue.fault_of(request->id);
-    if (request->json.empty()) std::cout << lab::explain_text(fault, text_width());
-    write_json(request->json, lab::explain_json(fault));
+    explain(request->name, request->json);
     exit_code = 0;
   });
 }

@@ -135,14 +135,18 @@ void add_generate(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<GenerateOptions>();
   command->add_option("DIR", options->run, "Directory of a run")->required();
   command->add_option("--prompt", options->prompt, "The text to continue")->required();
-  command->add_option("--tokens", options->tokens, "At most so many bytes (default 256)");
+  command->add_option("--tokens", options->tokens, "At most so many bytes (default 256)")
+      ->check(whole_number<int64_t>());
   command->add_option("--seed", options->sampling.seed, "Of the random choices (default 1)")
       ->check(whole_number<uint64_t>());
   command->add_option("--temperature", options->sampling.temperature,
                       "Below 1 safer, above 1 wilder, 0 always the likeliest (default 1)");
-  command->add_option("--top-k", options->sampling.top_k,
-                      "Only the K likeliest bytes; 0 is all of them (default)");
-  command->add_option("--threads", options->threads, "OpenMP threads; never change a number");
+  command
+      ->add_option("--top-k", options->sampling.top_k,
+                   "Only the K likeliest bytes; 0 is all of them (default)")
+      ->check(whole_number<int64_t>());
+  command->add_option("--threads", options->threads, "OpenMP threads; never change a number")
+      ->check(whole_number<int64_t>());
   command->add_option("--json", options->json, "Write the answer as JSON to a file, - for stdout");
   command->callback([options, &exit_code] { exit_code = generate(*options); });
 }

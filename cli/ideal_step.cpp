@@ -14,20 +14,6 @@ constexpr int kRepetitions = 7;
 // Copies of more than this run at the same bandwidth.
 constexpr double kLargestCopy = 256e6;
 
-template <class Body>
-double median_milliseconds(const Body& body) {
-  std::vector<double> times;
-  body();
-  for (int i = 0; i < kRepetitions; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    body();
-    times.push_back(
-        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-            .count());
-  }
-  return median(std::move(times));
-}
-
 std::string layout_of(const TensorView& view) {
   return fmt::format("{}{}{}", name(view.dtype), to_string(view.shape), to_string(view.strides));
 }
@@ -49,6 +35,19 @@ double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+double median_milliseconds(const std::function<void()>& body) {
+  std::vector<double> times;
+  body();
+  for (int i = 0; i < kRepetitions; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    times.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+            .count());
+  }
+  return median(std::move(times));
 }
 
 void ProductRecorder::record(const Stream&, const Launch& launch) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -30,5 +31,8 @@ class ProductRecorder : public LaunchRecorder {
 double copy_milliseconds(double bytes);
 
 double median(std::vector<double> values);
+
+// What one call takes: the median of several.
+double median_milliseconds(const std::function<void()>& body);
 
 }  // namespace faultline::cli

@@ -1,13 +1,18 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <ctime>
+#include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/whole_number.h"
 #include "core/error.h"
+#include "io/atomic_file.h"
 #include "lab/console.h"
+#include "lab/report.h"
 #include "lab/runner.h"
 
 namespace faultline::cli {
@@ -21,6 +26,7 @@ struct LabRequest {
   int parallel = 0;
   bool list = false;
   std::string json;
+  std::string report;
   std::string run_case;
 };
 
@@ -35,6 +41,51 @@ void list_cases(const LabRequest& request, const std::vector<lab::Catalogue::Ent
   write_json(request.json, lab::list_json(entries));
 }
 
+// Where the report goes; "" for nowhere.
+std::string report_path(const LabRequest& request) {
+  if (!request.report.empty()) return request.report;
+  std::error_code unreadable;
+  return std::filesystem::is_directory("build", unreadable) ? "build/lab/report.html" : "";
+}
+
+void check_report(const LabRequest& request) {
+  if (request.report.empty()) return;
+  require(!request.list, "lab: --list runs no case, so there is no report; leave out one of them");
+  require(request.report != "-",
+          "lab: --report takes the name of a file; only --json knows - for standard output");
+  require(request.report != request.json,
+          "lab: --report and --json both name {}; give each a file of its own", request.report);
+  std::error_code unreadable;
+  require(!std::filesystem::is_directory(request.report, unreadable),
+          "lab: --report {} is a folder; name a file in it", request.report);
+}
+
+std::string now() {
+  const std::time_t time = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts)};
+}
+
+std::string how_many(size_t cases) {
+  return fmt::format("{} {}", cases, cases == 1 ? "case" : "cases");
+}
+
+// Both files are tried whatever becomes of the other.
+void write_files(const LabRequest& request, const Json& json, const std::string& report) {
+  const std::string path = report_path(request);
+  std::optional<IoError> unwritten;
+  try {
+    if (!path.empty()) write_file_atomically(path, report);
+  } catch (const IoError& error) {
+    unwritten = error;
+  }
+  if (!path.empty() && !unwritten) say(request, fmt::format("Report: {}\n", path));
+  write_json(request.json, json);
+  if (unwritten) throw IoError(*unwritten);
+}
+
 int run_lab(const LabRequest& request) {
   const lab::Catalogue catalogue;
   if (!request.run_case.empty()) {
@@ -45,12 +96,14 @@ int run_lab(const LabRequest& request) {
   require(request.deadline <= kLongest,
           "lab: --case-deadline takes seconds, at most {} (a day), got {}", kLongest,
           request.deadline);
+  check_report(request);
   const auto entries = catalogue.select(request.patterns, request.domain);
   require(!entries.empty(), "lab: no case is of the domain '{}' and of that name", request.domain);
   if (request.list) {
     list_cases(request, entries);
     return 0;
   }
+  say(request, fmt::format("{}, seed {}\n\n", how_many(entries.size()), request.seed));
   const auto begin = std::chrono::steady_clock::now();
   const auto results = lab::run_cases(
       entries,
@@ -64,7 +117,9 @@ int run_lab(const LabRequest& request) {
     json.push(lab::to_json(result));
     all_verified = all_verified && result.verified();
   }
-  write_json(request.json, json);
+  write_files(request, json,
+              lab::report_html(entries, results,
+                               {.seed = request.seed, .seconds = passed.count(), .date = now()}));
   return all_verified ? 0 : 1;
 }
 
@@ -74,7 +129,8 @@ void add_lab(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "lab",
       "Run the failure cases: each fault reproduced, detected, named and proven fixed.\n"
-      "Exit code 0 only if every case is verified.\n"
+      "Exit code 0 only if every case is verified. A report, one HTML file, is written to\n"
+      "build/lab/report.html where the current folder has a folder build, or where --report says.\n"
       "Example: faultline lab \"attn.*\" --seed 2\n"
       "Example: faultline lab adamw.step-counter:bf16 --json result.json");
   auto request = std::make_shared<LabRequest>();
@@ -94,6 +150,9 @@ void add_lab(CLI::App& app, int& exit_code) {
       ->check(CLI::NonNegativeNumber);
   command->add_option("--json", request->json,
                       "Write the results to a file, - for standard output");
+  command->add_option("--report", request->report,
+                      "Write the HTML report to this file (default: build/lab/report.html, if "
+                      "there is a folder build)");
   command->add_option("--run-case", request->run_case)->group("");  // a worker's own flag
   command->callback([request, &exit_code] { exit_code = run_lab(*request); });
 }

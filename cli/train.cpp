@@ -6,7 +6,6 @@
 
 #include "cli/commands.h"
 #include "cli/interrupt.h"
-#include "cli/planted.h"
 #include "cli/progress.h"
 #include "cli/text_data.h"
 #include "cli/whole_number.h"
@@ -16,6 +15,7 @@
 #include "io/checkpoint.h"
 #include "io/directory_lock.h"
 #include "io/json_lines.h"
+#include "lab/planted.h"
 #include "train/run.h"
 
 namespace faultline::cli {
@@ -27,7 +27,8 @@ constexpr const char* kHelp =
     "Trains a GPT-2 and writes the run to a directory. MODEL is a preset (tiny, char, gpt2) or a "
     "JSON file of configuration keys. Ctrl-C saves a checkpoint and ends the run.\n"
     "Example: faultline train char --out run --data book.txt --set dropout=0.1\n"
-    "Example: faultline train --resume run --steps 2000";
+    "Example: faultline train --resume run --steps 2000\n"
+    "Example: faultline train tiny --steps 400 --watch full --fault mystery:7 --out run";
 
 struct TrainOptions {
   std::string model;
@@ -224,7 +225,7 @@ class TrainCommand {
                              earlier_ ? earlier_->model : options_.model,
                              trainer.model().parameter_count(), context.threads, first, last,
                              diagnose::name(level_), directory_));
-    for (const std::string& name : faults_.names()) progress.say("planted: " + name);
+    for (const std::string& line : faults_.lines()) progress.say(line);
     if (first > last) progress.say(fmt::format("the run is at step {} already", first - 1));
 
     train::RunOptions plan;
@@ -283,7 +284,7 @@ class TrainCommand {
 
   const TrainOptions& options_;
   diagnose::WatchLevel level_;
-  PlannedFaults faults_;
+  lab::PlannedFaults faults_;
   std::optional<train::RunRecord> earlier_;
   std::optional<train::ConfigBuilder> config_;
   std::string directory_;
@@ -319,13 +320,17 @@ void add_train(CLI::App& app, int& exit_code) {
   command
       ->add_option("--fault", options->faults,
                    "ID[:VARIANT][@step=N,rank=R] of a fault to plant, may be repeated; see "
-                   "faultline lab --list")
+                   "faultline lab --list. mystery:SEED draws one, and only faultline reveal tells "
+                   "which")
       ->allow_extra_args(false);
   command->add_flag("--stop-on-fault", options->stop_on_fault,
                     "Stop and exit 1 when a fault is found");
-  command->add_option("--checkpoint-every", options->checkpoint_every,
-                      "Steps between checkpoints (default: only the first and the last)");
-  command->add_option("--threads", options->threads, "OpenMP threads; never change a number");
+  command
+      ->add_option("--checkpoint-every", options->checkpoint_every,
+                   "Steps between checkpoints (default: only the first and the last)")
+      ->check(whole_number<int64_t>());
+  command->add_option("--threads", options->threads, "OpenMP threads; never change a number")
+      ->check(whole_number<int64_t>());
   command->add_flag("--print-config", options->print_config,
                     "Show every key, its value and where it came from, and exit");
   command->callback([options, &exit_code] { exit_code = TrainCommand(*options).run(); });

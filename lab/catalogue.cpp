@@ -40,22 +40,34 @@ bool matches(const std::string& pattern, const Variant& variant) {
 
 }  // namespace
 
-Catalogue::Catalogue(std::span<const DefineFault> own) {
+Catalogue::Catalogue(std::span<const DefineFault> own, const Detectors& detectors) {
   add(our_faults());
   add(own);
+  check(detectors);
 }
 
-Catalogue Catalogue::of(std::span<const DefineFault> faults) {
+Catalogue Catalogue::of(std::span<const DefineFault> faults, const Detectors& detectors) {
   Catalogue catalogue{Empty{}};
   catalogue.add(faults);
+  catalogue.check(detectors);
   return catalogue;
 }
 
 void Catalogue::add(std::span<const DefineFault> faults) {
   for (const DefineFault define : faults) define(*this);
+}
+
+void Catalogue::check(const Detectors& detectors) const {
+  std::vector<std::string> known;
+  for (const auto& detector : detectors) known.emplace_back(detector.name);
   for (const Fault& fault : faults_) {
     require(!fault.variants().empty(), "case {}: has no variant", fault.text().id);
-    for (const Variant& variant : fault.variants()) variant.check();
+    for (const Variant& variant : fault.variants()) {
+      variant.check();
+      require(std::find(known.begin(), known.end(), variant.detector()) != known.end(),
+              "case {}: no detector is named '{}'; {}", variant.full_name(), variant.detector(),
+              train::suggestion(variant.detector(), known));
+    }
   }
 }
 

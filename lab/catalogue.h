@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "diagnose/detector.h"
 #include "lab/fault.h"
 
 namespace faultline::lab {
@@ -22,11 +23,15 @@ class Catalogue {
     const Variant* variant;
   };
 
+  using Detectors = std::vector<diagnose::DetectorDefinition>;
+
   // Ours and, for faults outside of the tree, `own`. Throws InvalidArgument naming the case on a
-  // duplicate id or variant or an incomplete case.
-  explicit Catalogue(std::span<const DefineFault> own = {});
+  // duplicate id or variant, an incomplete case, or one to be caught by none of the detectors.
+  explicit Catalogue(std::span<const DefineFault> own = {},
+                     const Detectors& detectors = diagnose::all_detectors());
   // Only these.
-  static Catalogue of(std::span<const DefineFault> faults);
+  static Catalogue of(std::span<const DefineFault> faults,
+                      const Detectors& detectors = diagnose::all_detectors());
   Catalogue(Catalogue&&) noexcept = default;
 
   // For case files.
@@ -52,6 +57,7 @@ class Catalogue {
   struct Empty {};
   explicit Catalogue(Empty) {}
   void add(std::span<const DefineFault> faults);
+  void check(const Detectors& detectors) const;
   std::vector<std::string> names() const;
 
   std::deque<Fault> faults_;

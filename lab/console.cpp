@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
 namespace faultline::lab {
 namespace {
@@ -12,7 +11,7 @@ namespace {
 std::string figure(double value, bool is_count) {
   if (std::isnan(value)) return "nan";
   const double size = std::abs(value);
-  if (is_count && size < 1e15) return fmt::format("{:.0f}", value);
+  if (is_count && size < 0x1p64) return fmt::format("{:.0f}", value);
   if (size != 0 && (size < 1e-6 || size >= 1e7)) return fmt::format("{:.6g}", value);
   return fmt::format("{:.6f}", value);
 }
@@ -65,33 +64,8 @@ std::string run_line(const char* label, const CaseResult& result, const RunRecor
 std::string detections(const RunRecord& run) {
   if (run.detections.empty()) return "silent";
   const diagnose::Detection& first = run.detections.front();
-  return fmt::format("{}, step {}, op {}", first.detector, first.step, first.op);
-}
-
-// `text` in lines of at most `width` columns, each after `indent` blanks.
-std::string wrapped(const std::string& text, int width, int indent) {
-  std::istringstream words(text);
-  std::string result;
-  std::string line;
-  for (std::string word; words >> word;) {
-    if (!line.empty() && static_cast<int>(line.size() + 1 + word.size()) > width - indent) {
-      result += std::string(static_cast<size_t>(indent), ' ') + line + "\n";
-      line.clear();
-    }
-    line += (line.empty() ? "" : " ") + word;
-  }
-  if (!line.empty()) result += std::string(static_cast<size_t>(indent), ' ') + line + "\n";
-  return result;
-}
-
-std::string detectors_of(const Fault& fault) {
-  std::vector<std::string> names;
-  for (const Variant& variant : fault.variants()) {
-    if (std::find(names.begin(), names.end(), variant.detector()) == names.end()) {
-      names.push_back(variant.detector());
-    }
-  }
-  return fmt::format("{}", fmt::join(names, ", "));
+  const std::string op = first.op.empty() ? "" : ", op " + first.op;
+  return fmt::format("{}, step {}{}", first.detector, first.step, op);
 }
 
 std::string training_text(const Variant& variant) {
@@ -158,48 +132,6 @@ Json list_json(const std::vector<Catalogue::Entry>& entries) {
                   .set("train", variant->has_training_form()));
   }
   return list;
-}
-
-std::string explain_text(const Fault& fault, int width) {
-  const FaultText& text = fault.text();
-  std::string out = fmt::format("{}   {}\n", text.id, text.title);
-  const std::pair<const char*, const std::string*> parts[] = {
-      {"What happens", &text.mechanism},
-      {"What you see", &text.symptom},
-      {"What the article says", &text.article_says},
-      {"What is true", &text.truth},
-      {"Fix", &text.fix}};
-  for (const auto& [heading, body] : parts) {
-    if (!body->empty()) out += fmt::format("\n{}\n{}", heading, wrapped(*body, width, 2));
-  }
-  out += fmt::format("\nCaught by\n  {}\n\nVariants\n", detectors_of(fault));
-  for (const Variant& variant : fault.variants()) {
-    out += wrapped(fmt::format("{}: {}", variant.full_name(), variant.title()), width, 2);
-    if (variant.has_training_form()) {
-      out += fmt::format("    faultline train tiny --steps {} --fault {} --watch full --out DIR\n",
-                         variant.training().steps, variant.full_name());
-    }
-  }
-  if (!text.sources.empty()) out += "\nSources\n";
-  for (const std::string& source : text.sources) out += wrapped(source, width, 2);
-  return out;
-}
-
-Json explain_json(const Fault& fault) {
-  const FaultText& text = fault.text();
-  std::vector<std::string> variants;
-  for (const Variant& variant : fault.variants()) variants.push_back(variant.name());
-  return Json::object()
-      .set("id", text.id)
-      .set("title", text.title)
-      .set("mechanism", text.mechanism)
-      .set("symptom", text.symptom)
-      .set("article_says", text.article_says)
-      .set("truth", text.truth)
-      .set("fix", text.fix)
-      .set("detector", detectors_of(fault))
-      .set("sources", Json::array_of(text.sources))
-      .set("variants", Json::array_of(variants));
 }
 
 }  // namespace faultline::lab

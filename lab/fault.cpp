@@ -114,6 +114,9 @@ void Variant::check() const {
   require(wrong_ != nullptr, "case {}: has no wrong code; call .wrong(...)", full_name());
   require(build_ != nullptr && steps_ > 0, "case {}: has nothing to run; call .run(...)",
           full_name());
+  require(!expectations_.empty(),
+          "case {}: expects no figure; say with .expect what the faulty run must show",
+          full_name());
   require(!detector_.empty(), "case {}: names no detector; call .caught_by(...)", full_name());
 }
 

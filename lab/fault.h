@@ -74,6 +74,7 @@ class Variant {
   // Throws InvalidArgument naming the fault and the reason when there is no such form (yet).
   const TrainingForm& training() const;
   bool has_training_form() const { return training_.has_value(); }
+  const std::string& no_training_reason() const { return no_training_reason_; }
 
   std::unique_ptr<Experiment> build(const RunOptions& options) const { return build_(options); }
   int64_t steps() const { return steps_; }
@@ -84,8 +85,7 @@ class Variant {
   const std::string& fixed_reason() const { return fixed_reason_; }
   const std::string& detector() const { return detector_; }
 
-  // Throws InvalidArgument naming what is missing of wrong, run and caught_by. (A missing figure is
-  // the runner's business: it fails that case.)
+  // Throws InvalidArgument naming what is missing of wrong, run, expect and caught_by.
   void check() const;
 
  private:

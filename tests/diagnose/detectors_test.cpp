@@ -297,8 +297,8 @@ TEST(Detectors, AreSilentOnHealthyTraining) {
 
 TEST(Detectors, RankTheMaskAboveTheLossThatItLowers) {
   const auto detections = trained(tiny_config(), 150, "attn.mask-broadcast:inverted");
-  EXPECT_THAT(names_of(detections), ElementsAre("mask.visibility -> attn.mask-broadcast",
-                                                "loss.below-floor -> "));
+  EXPECT_THAT(names_of(detections),
+              ElementsAre("mask.visibility -> attn.mask-broadcast", "loss.below-floor -> "));
 }
 
 }  // namespace

@@ -7,4 +7,7 @@ namespace faultline::lab {
 
 void define_broken_cases(Catalogue& lab);
 
+// One that a catalogue would not take.
+Fault fault_without_figure();
+
 }  // namespace faultline::lab

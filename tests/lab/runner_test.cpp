@@ -105,7 +105,9 @@ TEST(RunCase, VerifiesARightCase) {
 }
 
 TEST(RunCase, FailsWithoutAFigure) {
-  EXPECT_THAT(run_broken("no-figure").why, HasSubstr("expects no figure"));
+  const Fault fault = fault_without_figure();
+  const CaseResult result = run_case({&fault, &fault.variants().front()}, {});
+  EXPECT_THAT(result.why, HasSubstr("expects no figure"));
 }
 
 TEST(RunCase, FailsOnAnotherFigureThanExpected) {

@@ -58,6 +58,10 @@ with tempfile.TemporaryDirectory() as folder:
     refused("--checkpoint-every", *tiny, "--checkpoint-every", -1)
     refused("watch", *tiny, "--watch", "closely")
     refused("whole number", *tiny, "--steps", "99999999999999999999")
+    refused("whole number", *tiny, "--checkpoint-every", "99999999999999999999")
+    refused("whole number", *tiny, "--threads", "99999999999999999999")
+    for flag in ("--tokens", "--top-k", "--threads", "--seed"):
+        refused("whole number", "generate", out, "--prompt", "x", flag, "99999999999999999999")
     refused("whole number", "lab", "--seed", "-1")
     refused("--case-deadline", "lab", "adamw.step-counter", "--case-deadline", "nan")
     refused("--data is empty", "train", "tiny", "--out", out, "--data", "")
@@ -158,6 +162,8 @@ with tempfile.TemporaryDirectory() as folder:
     needy = folder / "needy"
     told = accepted("train", "tiny", "--steps", 2, "--data", text, "--out", needy, "--fault", "softmax.overflow:naive")
     config = json.loads((needy / "config.json").read_text())
+    if config["sources"]["init_std"] != "fault" or "softmax.overflow" in (needy / "config.json").read_text():
+        wrong.append(f"config.json names the fault: {config['sources']}")
     if config["values"]["init_std"] != 2 or "init_std" not in told:
         wrong.append(f"a fault's needs are not met: init_std {config['values']['init_std']}")
     refused("init_std", "train", "tiny", "--steps", 2, "--data", text, "--out", folder / "contrary",

@@ -49,7 +49,7 @@ def train(arguments, out, text):
 def settings(out):
     """What the fault set in the configuration, as arguments."""
     config = json.loads((out / "config.json").read_text())
-    keys = [k for k, source in config["sources"].items() if source.startswith("fault ")]
+    keys = [k for k, source in config["sources"].items() if source == "fault"]
     as_text = lambda value: str(value).lower() if isinstance(value, bool) else str(value)
     return [a for k in sorted(keys) for a in ("--set", f"{k}={as_text(config['values'][k])}")]
 
