@@ -5,7 +5,6 @@
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 
 namespace faultline {
 namespace {
@@ -31,7 +30,7 @@ struct Allocator::State {
   mutable std::mutex mutex;
   std::unordered_map<size_t, std::vector<Block*>> cache;  // by capacity
   std::vector<Block*> spare;                              // Block objects without memory
-  std::unordered_set<Block*> live;
+  std::vector<Block*> live;                               // each knows its place
   std::string broken_guard;  // the first overwritten guard seen at a release
   MemoryStats stats;
 };
@@ -104,7 +103,8 @@ Block* Allocator::allocate(size_t bytes, const Stream& stream, const AllocationT
     std::fill_n(block->data + bytes, kGuard, kGuardByte);
   }
   if (options_.nan_fill) std::memset(block->data, 0xff, bytes);
-  state_->live.insert(block);
+  block->place = state_->live.size();
+  state_->live.push_back(block);
   MemoryStats& stats = state_->stats;
   ++stats.allocations;
   ++stats.live_blocks;
@@ -138,7 +138,9 @@ void Allocator::release(Block* block) noexcept {
   if (owner->options_.canaries && state.broken_guard.empty() && !guards_intact(*block)) {
     state.broken_guard = guard_text(*block);
   }
-  state.live.erase(block);
+  state.live.back()->place = block->place;
+  state.live[block->place] = state.live.back();
+  state.live.pop_back();
   --state.stats.live_blocks;
   state.stats.live_bytes -= static_cast<int64_t>(block->bytes);
   state.stats.cached_bytes += static_cast<int64_t>(block->capacity);

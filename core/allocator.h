@@ -32,6 +32,7 @@ struct Block {
   std::atomic<uint32_t> version{0};
   const char* last_writer = "";  // the op of the last in-place write
   int stream = 0;
+  size_t place = 0;  // among the allocator's live blocks
   AllocationTag tag;
   DeviceRuntime* device = nullptr;
   std::shared_ptr<Allocator> owner;        // empty for memory that something else owns

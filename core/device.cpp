@@ -4,22 +4,38 @@
 #include <cstring>
 #include <new>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 namespace faultline {
 namespace {
+
+constexpr size_t kLine = 64;
+constexpr size_t kHugePage = size_t{1} << 21;
+
+// Whole huge pages inside of a large block: the products read it with far fewer misses of the
+// address cache. Where the system has none, nothing changes.
+void ask_for_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) {
+#ifdef __linux__
+  if (bytes >= kHugePage) madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+#endif
+}
 
 class CpuDevice final : public DeviceRuntime {
  public:
   std::string name() const override { return "cpu"; }
 
   std::byte* allocate(size_t bytes) override {
-    const size_t rounded = (bytes + 63) / 64 * 64;
-    void* data = std::aligned_alloc(64, rounded);
+    const size_t alignment = bytes >= kHugePage ? kHugePage : kLine;
+    void* data = std::aligned_alloc(alignment, (bytes + kLine - 1) / kLine * kLine);
     if (data == nullptr) {
       throw Error(
           fmt::format("memory: the system has no {} bytes left; use a smaller batch, "
                       "sequence or model",
                       bytes));
     }
+    ask_for_huge_pages(data, bytes);
     return static_cast<std::byte*>(data);
   }
   void deallocate(std::byte* data, size_t) noexcept override { std::free(data); }
