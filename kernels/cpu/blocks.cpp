@@ -90,7 +90,7 @@ float* Buffer::get(int64_t n) {
   return large_ ? large_.get() : block_;
 }
 
-const float* Source::read(int64_t begin, int64_t n) {
+const float* Source::gather(int64_t begin, int64_t n) {
   const int last = layout_.rank - 1;
   const bool in_one_run =
       layout_.rank == 1 || (n > 0 && begin % layout_.sizes[last] + n <= layout_.sizes[last]);
@@ -110,18 +110,7 @@ const float* Source::read(int64_t begin, int64_t n) {
   return buffer;
 }
 
-float* Sink::direct(int64_t begin, int64_t n) const {
-  if (layout_.dtype != DType::f32 || !layout_.is_dense() || n == 0) return nullptr;
-  return reinterpret_cast<float*>(layout_.data) + begin;
-}
-
-float* Sink::slot(int64_t begin, int64_t n) {
-  float* const memory = direct(begin, n);
-  return memory != nullptr ? memory : buffer_.get(n);
-}
-
-void Sink::commit(int64_t begin, int64_t n) {
-  if (direct(begin, n) != nullptr) return;
+void Sink::scatter(int64_t begin, int64_t n) {
   const float* from = buffer_.get(n);
   layout_.each_run(begin, n, [&](std::byte* address, int64_t stride, int64_t count) {
     write_run(from, address, layout_.dtype, stride, count);

@@ -11,8 +11,13 @@ namespace faultline::cpu {
 // Elementwise work goes through blocks of this many elements, so that what must be converted or
 // gathered stays in the first-level cache.
 constexpr int64_t kBlock = 1024;
-// The unit that a thread takes. Less work than one runs on the calling thread.
+// The unit that a thread takes.
 constexpr int64_t kPiece = 16 * kBlock;
+
+// The threads for work on this many elements: one where waking others takes longer than they save.
+inline int threads_for(int64_t elements, int threads) {
+  return elements < 4 * kPiece ? 1 : threads;
+}
 
 // A view read in row-major order of a shape that it broadcasts to, dimensions that follow each
 // other in memory merged into one.
@@ -26,6 +31,7 @@ struct Layout {
   int64_t strides[kMaxRank];  // in elements
 
   bool is_dense() const { return rank == 1 && (strides[0] == 1 || sizes[0] <= 1); }
+  bool is_dense_f32() const { return dtype == DType::f32 && is_dense(); }
   // Calls body(address, stride, n) for runs of elements along the last dimension that together
   // make up the elements [begin, begin + n).
   template <class Body>
@@ -46,28 +52,38 @@ class Buffer {
 // Reads an f32, f16 or bf16 view as contiguous f32.
 class Source {
  public:
-  explicit Source(const Layout& layout) : layout_(layout) {}
+  explicit Source(const Layout& layout) : layout_(layout), direct_(layout.is_dense_f32()) {}
   // Elements [begin, begin + n): the tensor's own memory where it is such, else a copy that lives
   // until the next call.
-  const float* read(int64_t begin, int64_t n);
+  const float* read(int64_t begin, int64_t n) {
+    return direct_ ? reinterpret_cast<const float*>(layout_.data) + begin : gather(begin, n);
+  }
 
  private:
+  const float* gather(int64_t begin, int64_t n);
+
   const Layout& layout_;
+  bool direct_;
   Buffer buffer_;
 };
 
 // Writes contiguous f32 to an f32, f16 or bf16 view.
 class Sink {
  public:
-  explicit Sink(const Layout& layout) : layout_(layout) {}
+  explicit Sink(const Layout& layout) : layout_(layout), direct_(layout.is_dense_f32()) {}
   // Where to put elements [begin, begin + n), before commit(begin, n) brings them to the tensor.
-  float* slot(int64_t begin, int64_t n);
-  void commit(int64_t begin, int64_t n);
+  float* slot(int64_t begin, int64_t n) {
+    return direct_ ? reinterpret_cast<float*>(layout_.data) + begin : buffer_.get(n);
+  }
+  void commit(int64_t begin, int64_t n) {
+    if (!direct_) scatter(begin, n);
+  }
 
  private:
-  float* direct(int64_t begin, int64_t n) const;
+  void scatter(int64_t begin, int64_t n);
 
   const Layout& layout_;
+  bool direct_;
   Buffer buffer_;
 };
 
@@ -85,7 +101,7 @@ void for_pieces(int64_t count, int64_t piece, int threads, const Body& body) {
 template <class Body>
 void for_rows(int64_t rows, int64_t columns, int threads, const Body& body) {
   const int64_t piece = columns >= kPiece ? 1 : kPiece / (columns > 0 ? columns : 1);
-  for_pieces(rows, piece, rows * columns < kPiece ? 1 : threads, body);
+  for_pieces(rows, piece, threads_for(rows * columns, threads), body);
 }
 
 // The elements of `view` as rows of its last dimension; a scalar is one row of one.

@@ -92,7 +92,7 @@ void copy_crossing(const CopyPlan& plan, int cross, const T* x, T* y, int64_t co
   const int64_t columns = plan.sizes[last];
   const int64_t row_tiles = (rows + kTile - 1) / kTile;
   const int64_t planes = count / (rows * columns);
-  for_pieces(planes * row_tiles, 1, count < kPiece ? 1 : threads, [&](int64_t item, int64_t) {
+  for_pieces(planes * row_tiles, 1, threads_for(count, threads), [&](int64_t item, int64_t) {
     const Place place = place_of(plan, item / row_tiles, cross, last);
     const int64_t row = item % row_tiles * kTile;
     for (int64_t column = 0; column < columns; column += kTile) {
@@ -104,6 +104,35 @@ void copy_crossing(const CopyPlan& plan, int cross, const T* x, T* y, int64_t co
   });
 }
 
+// Walks over the dimensions of `plan` before the last one, in row-major order from number `i` on.
+class Walk {
+ public:
+  Walk(const CopyPlan& plan, int64_t i) : plan_(plan) {
+    for (int d = plan.rank - 2; d >= 0; --d) {
+      index_[d] = i % plan.sizes[d];
+      i /= plan.sizes[d];
+      place_.from += index_[d] * plan.from[d];
+      place_.to += index_[d] * plan.to[d];
+    }
+  }
+  const Place& place() const { return place_; }
+  void next() {
+    for (int d = plan_.rank - 2; d >= 0; --d) {
+      place_.from += plan_.from[d];
+      place_.to += plan_.to[d];
+      if (++index_[d] < plan_.sizes[d]) return;
+      place_.from -= plan_.sizes[d] * plan_.from[d];
+      place_.to -= plan_.sizes[d] * plan_.to[d];
+      index_[d] = 0;
+    }
+  }
+
+ private:
+  const CopyPlan& plan_;
+  int64_t index_[kMaxRank] = {};
+  Place place_;
+};
+
 // Calls body(from, to, n) with offsets for runs along the last dimension, on several threads.
 template <class Body>
 void for_runs(const CopyPlan& plan, int64_t count, int threads, const Body& body) {
@@ -112,12 +141,16 @@ void for_runs(const CopyPlan& plan, int64_t count, int threads, const Body& body
   const int64_t cuts = (length + kPiece - 1) / kPiece;  // long runs are shared between threads
   const int64_t runs = count / length * cuts;
   const int64_t piece = std::max<int64_t>(1, kPiece / std::min(length, kPiece));
-  for_pieces(runs, piece, count < kPiece ? 1 : threads, [&](int64_t begin, int64_t end) {
+  for_pieces(runs, piece, threads_for(count, threads), [&](int64_t begin, int64_t end) {
+    Walk walk(plan, begin / cuts);
+    int64_t cut = begin % cuts;
     for (int64_t i = begin; i < end; ++i) {
-      const Place place = place_of(plan, i / cuts, last, last);
-      const int64_t first = i % cuts * kPiece;
-      body(place.from + first * plan.from[last], place.to + first * plan.to[last],
+      const int64_t first = cut * kPiece;
+      body(walk.place().from + first * plan.from[last], walk.place().to + first * plan.to[last],
            std::min(kPiece, length - first));
+      if (++cut < cuts) continue;
+      cut = 0;
+      walk.next();
     }
   });
 }
@@ -163,7 +196,7 @@ bool converts_as_vector(DType dtype) {
 void convert_as_vector(const TensorView& x, const TensorView& y, int64_t count, int threads) {
   const Layout from(x, y.shape);
   const Layout to(y, y.shape);
-  for_pieces(count, kPiece, threads, [&](int64_t begin, int64_t end) {
+  for_pieces(count, kPiece, threads_for(count, threads), [&](int64_t begin, int64_t end) {
     Source source(from);
     Sink sink(to);
     for (; begin < end; begin += kBlock) {

@@ -42,7 +42,7 @@ void dropout(const KernelArgs& args) {
   const ArithmeticSpans& spans = arithmetic_spans();
   const Layout x(args.inputs[0], shape);
   const Layout y(args.outputs[0], shape);
-  for_pieces(count, kPiece, args.threads, [&](int64_t begin, int64_t end) {
+  for_pieces(count, kPiece, threads_for(count, args.threads), [&](int64_t begin, int64_t end) {
     Source source(x);
     Sink sink(y);
     while (begin < end) {

@@ -13,7 +13,7 @@ namespace {
 // Calls body(begin, n) for every block of the elements [0, count), on several threads.
 template <class Make>
 void for_blocks(int64_t count, int threads, const Make& make) {
-  for_pieces(count, kPiece, threads, [&](int64_t begin, int64_t end) {
+  for_pieces(count, kPiece, threads_for(count, threads), [&](int64_t begin, int64_t end) {
     auto body = make();
     for (; begin < end; begin += kBlock) body(begin, std::min(kBlock, end - begin));
   });

@@ -39,8 +39,8 @@ void embedding(const KernelArgs& args) {
   });
 }
 
-// dweight[id] = sum over the places of id of dy, in the order of places. Each thread owns a range
-// of the table's rows and looks through all ids, so there is one order for any number of them.
+// dweight[id] = sum over the places of id of dy, in the order of places. A range of the table's
+// rows looks through all ids, so there is one order for any number of threads.
 void embedding_backward(const KernelArgs& args) {
   const TensorView& dy = args.inputs[0];
   const TensorView& dweight = args.outputs[0];
@@ -53,9 +53,10 @@ void embedding_backward(const KernelArgs& args) {
   invariant(dweight.is_contiguous(), "embedding_backward: writes a contiguous table");
   const ArithmeticSpans& spans = arithmetic_spans();
   const Layout from(dy, dy.shape);
-  constexpr int64_t kRanges = 64;
-  const int64_t range = std::max<int64_t>(1, (rows + kRanges - 1) / kRanges);
-  const int threads = dweight.numel() < kPiece ? 1 : args.threads;
+  constexpr int64_t kMostRanges = 64;
+  const int64_t ranges = std::clamp<int64_t>(dweight.numel() / kPiece, 1, kMostRanges);
+  const int64_t range = std::max<int64_t>(1, (rows + ranges - 1) / ranges);
+  const int threads = threads_for(dweight.numel(), args.threads);
   for_pieces(rows, range, threads, [&](int64_t begin, int64_t end) {
     Source source(from);
     std::fill(table + begin * columns, table + end * columns, 0.0F);

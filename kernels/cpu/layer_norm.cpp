@@ -129,7 +129,7 @@ void layer_norm_backward(const KernelArgs& args) {
   const bool wants_totals = args.outputs[1].defined() || args.outputs[2].defined();
   Totals totals(wants_totals ? parts : 0, n);
 
-  const int threads = total_rows * n < kPiece ? 1 : args.threads;
+  const int threads = threads_for(total_rows * n, args.threads);
   for_pieces(n > 0 ? total_rows : 0, piece, threads, [&](int64_t begin, int64_t end) {
     Source dy_source(dy_from);
     Source x_source(x_from);

@@ -51,6 +51,8 @@ void library_product(const ProductSize& size, const DenseMatrix<float>& a,
 // Eigen copies both operands itself.
 bool reads_slowly(const ProductSize&, int64_t) { return false; }
 
+bool wants_rows(const ProductSize&) { return false; }
+
 bool multiplies_bf16() { return false; }
 
 void library_product(const ProductSize&, const DenseMatrix<bfloat16>&, const DenseMatrix<bfloat16>&,

@@ -19,6 +19,7 @@ int64_t round_up(int64_t a, int64_t multiple) { return divide_up(a, multiple) * 
 // Memory that a thread keeps for its next panel. Contents do not outlive a panel.
 struct Scratch {
   std::vector<float> a, b, c;
+  std::vector<float> whole_b;  // read by the panels of all threads
   std::vector<bfloat16> a16, b16;
 
   static Scratch& of_this_thread() {
@@ -208,6 +209,18 @@ const float* bias_in_f32(const TensorView& bias, std::vector<float>& buffer) {
   return buffer.data();
 }
 
+// The right matrix of a product, copied to lie along n where the library is that much faster.
+TensorView along_rows(const TensorView& b, int64_t m, int threads) {
+  if (b.dtype != DType::f32 || b.shape.rank() != 2 || b.strides[0] != 1 || b.strides[1] == 1) {
+    return b;
+  }
+  if (!wants_rows({.m = m, .n = b.shape[1], .k = b.shape[0]})) return b;
+  float* data = at_least(Scratch::of_this_thread().whole_b, b.numel());
+  const TensorView rows = dense_view(data, b.shape[0], b.shape[1]);
+  copy_elements(b, rows, threads);
+  return rows;
+}
+
 // A batch of matrices, by number in row-major order of the leading dimensions.
 class Matrices {
  public:
@@ -255,15 +268,15 @@ Panels panels_of(int64_t batch, int64_t m, int64_t n, int64_t k) {
 void batched_product(const TensorView& a, const TensorView& b, const TensorView& bias,
                      const TensorView& c, int threads) {
   for (const TensorView* view : {&a, &b, &c}) check_dtype(*view);
+  if (c.numel() == 0) return;
+  prepare_product_library();
   const Matrices left(a);
-  const Matrices right(b);
+  const Matrices right(a.dtype == DType::f32 ? along_rows(b, a.shape[-2], threads) : b);
   const Matrices result(c);
   const int64_t m = result.rows();
   const int64_t n = result.columns();
   const int64_t k = left.columns();
-  if (result.count() * m * n == 0) return;
   invariant(n == 1 || c.strides[-1] == 1, "product: the result needs dense rows");
-  prepare_product_library();
 
   std::vector<float> bias_buffer;
   const float* bias_values = bias_in_f32(bias, bias_buffer);

@@ -39,6 +39,10 @@ void library_product(const ProductSize& size, const DenseMatrix<float>& a,
 // elements from one k to the next, so that a copy without gaps pays.
 bool reads_slowly(const ProductSize& size, int64_t leading);
 
+// Whether the library is so much slower with a right f32 operand that is dense along k than with
+// one dense along n that a transposed copy pays.
+bool wants_rows(const ProductSize& size);
+
 // Whether the library multiplies bf16 with instructions of this CPU, within the active level.
 bool multiplies_bf16();
 

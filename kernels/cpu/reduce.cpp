@@ -128,14 +128,17 @@ struct LeadingSum {
   int64_t stride = plan.dims[plan.rank - 1].stride;
 
   void add_rows(std::byte* first, int64_t n, double* totals) const {
+    const RowSpans& spans = row_spans();
     reduced.each_run(0, plan.terms, [&](std::byte* address, int64_t step, int64_t rows) {
-      const int64_t width = static_cast<int64_t>(size_of(x.dtype));
       std::byte* row = first + (address - x.data);
+      if (x.dtype == DType::f32 && stride == 1) {
+        return spans.add_rows_to_totals(reinterpret_cast<const float*>(row), step, rows, totals, n);
+      }
       Layout layout = line(row, x.dtype, n, stride);
       Source source(layout);
       for (int64_t i = 0; i < rows; ++i) {
-        layout.data = row + i * step * width;
-        row_spans().add_to_totals(source.read(0, n), totals, n);
+        layout.data = row + i * step * static_cast<int64_t>(size_of(x.dtype));
+        spans.add_rows_to_totals(source.read(0, n), 0, 1, totals, n);
       }
     });
   }
@@ -161,8 +164,9 @@ void reduce(const KernelArgs& args, double factor) {
   const TensorView& x = args.inputs[0];
   const TensorView& y = args.outputs[0];
   const Layout to(y, y.shape);
+  const auto width = static_cast<int64_t>(size_of(y.dtype));
   const auto store = [&](int64_t i, double total) {
-    std::byte* const address = address_of(to, i);
+    std::byte* const address = to.is_dense() ? to.data + i * width : address_of(to, i);
     with_type(y.dtype,
               [&]<class T>() { *reinterpret_cast<T*>(address) = convert<T>(total * factor); });
   };

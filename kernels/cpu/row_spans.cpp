@@ -59,14 +59,30 @@ HWY_INLINE void add_to(double* total, V x) {
   hn::StoreU(hn::Add(hn::LoadU(dd, total + half), upper(x)), dd, total + half);
 }
 
-void add_to_totals(const float* x, double* total, int64_t n) {
-  each(
-      n, 0.0F,
-      [&](V v) HWY_ATTR {
-        add_to(total, v);
-        total += lanes();
-      },
-      x);
+// Adds all rows of kVectors vectors with the totals in registers.
+template <int kVectors>
+HWY_INLINE void add_rows_of(const float* x, int64_t stride, int64_t rows, double* total) {
+  const Doubles dd;
+  const auto half = static_cast<int64_t>(hn::Lanes(dd));
+  DoubleV sums[2 * kVectors];
+  for (int v = 0; v < 2 * kVectors; ++v) sums[v] = hn::LoadU(dd, total + v * half);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int v = 0; v < kVectors; ++v) {
+      const V values = hn::LoadU(D(), x + row * stride + v * lanes());
+      sums[2 * v] = hn::Add(sums[2 * v], lower(values));
+      sums[2 * v + 1] = hn::Add(sums[2 * v + 1], upper(values));
+    }
+  }
+  for (int v = 0; v < 2 * kVectors; ++v) hn::StoreU(sums[v], dd, total + v * half);
+}
+
+void add_rows_to_totals(const float* x, int64_t stride, int64_t rows, double* total, int64_t n) {
+  int64_t i = 0;
+  for (; i + 4 * lanes() <= n; i += 4 * lanes()) add_rows_of<4>(x + i, stride, rows, total + i);
+  for (; i + lanes() <= n; i += lanes()) add_rows_of<1>(x + i, stride, rows, total + i);
+  if (i == n) return;
+  for (int64_t row = 0; row < rows; ++row)
+    add_to(total + i, load_first(x + row * stride + i, n - i));
 }
 
 // ---- softmax ------------------------------------------------------------------------------------
@@ -241,7 +257,7 @@ const RowSpans& rows() {
       .sum = sum,
       .dot = dot,
       .sum_of_squares = sum_of_squares,
-      .add_to_totals = add_to_totals,
+      .add_rows_to_totals = add_rows_to_totals,
       .max = max,
       .scale_and_max = scale_and_max,
       .select = select,

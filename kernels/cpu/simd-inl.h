@@ -136,7 +136,18 @@ HWY_INLINE Floats cos_of(Floats x) {
 
 HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(D())); }
 
-// The first n (fewer than a vector) elements at x, then `rest`. Nothing beyond x + n is read.
+// The first n (fewer than a vector) elements at x, then `rest`. Nothing beyond x + n is read. Where
+// the instruction set has masked access, a detour over the stack would only cost time.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_INLINE hn::Mask<D> first(int64_t n) { return hn::FirstN(D(), static_cast<size_t>(n)); }
+
+HWY_INLINE V load_first(const float* x, int64_t n) { return hn::MaskedLoad(first(n), D(), x); }
+HWY_INLINE V load_first(const float* x, int64_t n, float rest) {
+  return hn::IfThenElse(first(n), load_first(x, n), all(rest));
+}
+
+HWY_INLINE void store_first(V v, float* y, int64_t n) { hn::BlendedStore(v, first(n), D(), y); }
+#else
 HWY_INLINE V load_first(const float* x, int64_t n, float rest = 0.0F) {
   alignas(64) float buffer[hn::MaxLanes(D())];
   hn::Store(all(rest), D(), buffer);
@@ -149,6 +160,7 @@ HWY_INLINE void store_first(V v, float* y, int64_t n) {
   hn::Store(v, D(), buffer);
   std::memcpy(y, buffer, static_cast<size_t>(n) * sizeof(float));
 }
+#endif
 
 // y[i] = body(inputs[i]...). The tail goes through the same vector code, padded with zeros.
 template <class Body, class... Inputs>

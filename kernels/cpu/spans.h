@@ -77,8 +77,10 @@ struct RowSpans {
   double (*sum)(const float* x, int64_t n);
   double (*dot)(const float* a, const float* b, int64_t n);
   double (*sum_of_squares)(const float* x, int64_t n, double center);  // of x - center
-  // total[i] += x[i]; `total` has room for n rounded up to kTotalsMultiple.
-  void (*add_to_totals)(const float* x, double* total, int64_t n);
+  // total[i] += x[i] of each row in turn, rows `stride` apart; `total` has room for n rounded up to
+  // kTotalsMultiple.
+  void (*add_rows_to_totals)(const float* x, int64_t stride, int64_t rows, double* total,
+                             int64_t n);
 
   // Largest element that is not a NaN, -infinity when there is none.
   float (*max)(const float* x, int64_t n);
@@ -108,7 +110,7 @@ struct RowSpans {
   // dx = rstd (g - a - z b)
   void (*normalize_backward)(const float* dy, const float* x, const float* weight, float* dx,
                              int64_t n, float mean, float rstd, float a, float b);
-  // dweight[i] += dy[i] z[i], dbias[i] += dy[i]; both with room as in add_to_totals.
+  // dweight[i] += dy[i] z[i], dbias[i] += dy[i]; both with room as in add_rows_to_totals.
   void (*normalize_totals)(const float* dy, const float* x, double* dweight, double* dbias,
                            int64_t n, float mean, float rstd);
 };

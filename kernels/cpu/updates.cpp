@@ -44,15 +44,17 @@ void for_table(std::span<const Row> rows, int64_t piece, int threads, const Body
   }
   first_piece.push_back(pieces);
   const int64_t batch = std::max<int64_t>(1, kPiece / piece);
-  cpu::for_pieces(pieces, batch, elements < kPiece ? 1 : threads, [&](int64_t from, int64_t to) {
-    auto row = static_cast<size_t>(std::upper_bound(first_piece.begin(), first_piece.end(), from) -
-                                   first_piece.begin() - 1);
-    for (int64_t i = from; i < to; ++i) {
-      while (i >= first_piece[row + 1]) ++row;
-      const int64_t begin = (i - first_piece[row]) * piece;
-      body(rows[row], begin, std::min(begin + piece, rows[row].count), i);
-    }
-  });
+  cpu::for_pieces(
+      pieces, batch, cpu::threads_for(elements, threads), [&](int64_t from, int64_t to) {
+        auto row =
+            static_cast<size_t>(std::upper_bound(first_piece.begin(), first_piece.end(), from) -
+                                first_piece.begin() - 1);
+        for (int64_t i = from; i < to; ++i) {
+          while (i >= first_piece[row + 1]) ++row;
+          const int64_t begin = (i - first_piece[row]) * piece;
+          body(rows[row], begin, std::min(begin + piece, rows[row].count), i);
+        }
+      });
 }
 
 template <class T>
@@ -67,16 +69,18 @@ void accumulate_floats(const KernelArgs& args, int64_t count) {
   const TensorView& y = args.outputs[0];
   const cpu::Layout from(x, y.shape);
   const cpu::Layout to(y, y.shape);
-  cpu::for_pieces(count, kPiece, args.threads, [&](int64_t begin, int64_t end) {
-    cpu::Source added(from);
-    cpu::Source before(to);
-    cpu::Sink sink(to);
-    for (; begin < end; begin += kBlock) {
-      const int64_t n = std::min(kBlock, end - begin);
-      arithmetic_spans().add(before.read(begin, n), added.read(begin, n), sink.slot(begin, n), n);
-      sink.commit(begin, n);
-    }
-  });
+  cpu::for_pieces(count, kPiece, cpu::threads_for(count, args.threads),
+                  [&](int64_t begin, int64_t end) {
+                    cpu::Source added(from);
+                    cpu::Source before(to);
+                    cpu::Sink sink(to);
+                    for (; begin < end; begin += kBlock) {
+                      const int64_t n = std::min(kBlock, end - begin);
+                      arithmetic_spans().add(before.read(begin, n), added.read(begin, n),
+                                             sink.slot(begin, n), n);
+                      sink.commit(begin, n);
+                    }
+                  });
 }
 
 }  // namespace

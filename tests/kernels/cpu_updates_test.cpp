@@ -10,7 +10,7 @@
 namespace faultline::test {
 namespace {
 
-const std::vector<int64_t> kCounts = {1, 1024, 0, 17, 40003, 1025, 5};
+const std::vector<int64_t> kCounts = {1, 1024, 0, 17, 70001, 1025, 5};
 
 // Tensors of an optimizer, and the table that a launch takes.
 struct Many {
