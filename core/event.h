@@ -10,6 +10,13 @@
 
 namespace faultline {
 
+// Off only in the build that bench/event_cost.py compares with.
+#ifdef FAULTLINE_NO_EVENTS
+constexpr bool kEvents = false;
+#else
+constexpr bool kEvents = true;
+#endif
+
 // Observers of one Context. An event is any struct; a room declares its own. Observers get a const
 // reference and run on the emitting thread. With nobody subscribed, emitting is one comparison.
 class EventBus {
@@ -30,6 +37,7 @@ class EventBus {
   // Whether emitting an E would reach anybody: ask before building an expensive event.
   template <class E>
   bool wanted() const {
+    if (!kEvents) return false;
     for (const auto& entry : entries_) {
       if (const auto alive = entry.lock(); alive && alive->key == type_key<E>()) return true;
     }
@@ -38,7 +46,7 @@ class EventBus {
 
   template <class E>
   void emit(const E& event) const {
-    if (entries_.empty()) return;
+    if (!kEvents || entries_.empty()) return;
     emit_to(type_key<E>(), &event);
   }
 
