@@ -1,7 +1,8 @@
 #pragma once
 
+#include "core/whole_number.h"
+
 #include <CLI/App.hpp>
-#include <charconv>
 #include <string>
 
 namespace faultline::cli {
@@ -11,10 +12,7 @@ namespace faultline::cli {
 template <class T>
 CLI::Validator whole_number() {
   return {[](const std::string& text) -> std::string {
-            T value{};
-            const char* end = text.data() + text.size();
-            const auto result = std::from_chars(text.data(), end, value);
-            if (result.ec == std::errc{} && result.ptr == end) return "";
+            if (faultline::whole_number<T>(text)) return "";
             return "'" + text + "' is not a whole number in its range";
           },
           ""};

@@ -47,12 +47,15 @@ class SeamTable {
 
   // Names of the seams that are replaced now, for reports.
   std::vector<const char*> replaced() const;
+  // Those of the replacements that were never called: nothing asked for them yet.
+  std::vector<const char*> unasked() const;
 
  private:
   struct Entry {
     const void* key;
     const char* name;
     std::weak_ptr<void> behaviour;
+    bool asked = false;
   };
   // The latest living replacement; forgets dead ones.
   std::shared_ptr<const void> find(const void* key) const;

@@ -127,6 +127,15 @@ TEST(Seam, IsReplacedInScopeOnlyAndNests) {
   EXPECT_TRUE(seams.replaced().empty());
 }
 
+TEST(Seam, KnowsWhichReplacementNobodyAskedFor) {
+  SeamTable seams;
+  const auto guard = seams.replace<GreetingSeam>([](int x) { return x; });
+  ASSERT_EQ(seams.unasked().size(), 1U);
+  EXPECT_STREQ(seams.unasked()[0], "greeting");
+  seams.call<GreetingSeam>(1);
+  EXPECT_TRUE(seams.unasked().empty());
+}
+
 TEST(Seam, BelongsToOneContext) {
   Context a;
   Context b;
