@@ -48,6 +48,11 @@ Variant& Variant::wrong(Plant plant) {
   return *this;
 }
 
+Variant& Variant::begins(int64_t step) {
+  first_wrong_step_ = step;
+  return *this;
+}
+
 Variant& Variant::run(int64_t steps, BuildExperiment build) {
   steps_ = steps;
   build_ = std::move(build);
@@ -62,6 +67,11 @@ Variant& Variant::run(Measurement measure) {
 
 Variant& Variant::remedy(Plant plant) {
   remedy_ = std::move(plant);
+  return *this;
+}
+
+Variant& Variant::starts_again(const std::string& reason) {
+  restart_reason_ = reason;
   return *this;
 }
 
@@ -108,6 +118,11 @@ const TrainingForm& Variant::training() const {
           "shows it",
           full_name(), no_training_reason_, full_name());
   return *training_;
+}
+
+std::string Variant::training_command() const {
+  return fmt::format("faultline train tiny --steps {} --fault {} --watch full --out DIR",
+                     training().steps, full_name());
 }
 
 void Variant::check() const {

@@ -39,6 +39,9 @@ class Variant {
 
   // The wrong code. Planted before the experiment is built, removed after its last step.
   Variant& wrong(Plant plant);
+  // Plants wrong code, remedy and claim before this step instead (from 2), so that the run has a
+  // good state to go back to.
+  Variant& begins(int64_t step);
   // `steps` steps of an experiment; healthy, faulty and fixed share it.
   Variant& run(int64_t steps, BuildExperiment build);
   template <std::derived_from<Experiment> E>
@@ -48,8 +51,11 @@ class Variant {
   Variant& run(Measurement measure);
   // A remedy other than the framework's own component, planted on top of the wrong code. Without
   // one the fixed run is the faulty one taken back to its last good state, the state before the
-  // step at which a detector fired, and continued with the framework's component.
+  // step at which a detector fired, and continued with the framework's component. Where that is the
+  // state before the first step, such a run would be the healthy one, and the case fails.
   Variant& remedy(Plant plant);
+  // Lets that be, where nothing better can be done than to start the run again; say why.
+  Variant& starts_again(const std::string& reason);
   Variant& claimed(std::string what, Plant remedy);
   // The faulty run shows exactly this figure, the healthy one does not. NaN and infinities count.
   Variant& expect(const std::string& metric, double value);
@@ -73,11 +79,15 @@ class Variant {
   std::shared_ptr<void> plant(Context& context) const { return wrong_(context); }
   // Throws InvalidArgument naming the fault and the reason when there is no such form (yet).
   const TrainingForm& training() const;
+  // "faultline train tiny --steps 400 --fault ID --watch full --out DIR"
+  std::string training_command() const;
   bool has_training_form() const { return training_.has_value(); }
   const std::string& no_training_reason() const { return no_training_reason_; }
 
   std::unique_ptr<Experiment> build(const RunOptions& options) const { return build_(options); }
   int64_t steps() const { return steps_; }
+  int64_t first_wrong_step() const { return first_wrong_step_; }
+  const std::string& restart_reason() const { return restart_reason_; }
   const Plant& remedy_plant() const { return remedy_; }
   const std::optional<Claim>& claim() const { return claim_; }
   const std::vector<Expectation>& expectations() const { return expectations_; }
@@ -97,6 +107,8 @@ class Variant {
   std::optional<Claim> claim_;
   BuildExperiment build_;
   int64_t steps_ = 0;
+  int64_t first_wrong_step_ = 1;
+  std::string restart_reason_;
   std::vector<Expectation> expectations_;
   double fixed_bound_ = 0;
   std::string fixed_reason_;

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "autograd/functional.h"
+#include "core/error.h"
 #include "lab/judge.h"
 
 namespace faultline::lab {
@@ -36,10 +37,11 @@ class WatchedRun {
   WatchedRun(const Variant& variant, const RunOptions& options, const std::vector<Plant>& plants,
              const Detectors& detectors)
       : variant_(variant),
+        plants_(plants),
         context_(ContextOptions{.threads = 1, .seed = options.seed}),
         entered_(context_),
         watch_(context_, diagnose::WatchLevel::deep, detectors) {
-    for (const Plant& plant : plants) planted_.push_back(plant(context_));
+    if (variant.first_wrong_step() == 1) plant();
     experiment_ = variant.build(options);
   }
 
@@ -71,13 +73,18 @@ class WatchedRun {
   }
 
  private:
+  void plant() {
+    for (const Plant& plant : plants_) planted_.push_back(plant(context_));
+  }
   void step() {
+    if (next_step_ > 1 && next_step_ == variant_.first_wrong_step()) plant();
     const Scoped<int64_t> number(context_.step, next_step_);
     experiment_->step(next_step_);
     ++next_step_;
   }
 
   const Variant& variant_;
+  std::vector<Plant> plants_;
   Context context_;
   ContextGuard entered_;
   diagnose::Watch watch_;
@@ -104,6 +111,9 @@ void run_all(const Variant& variant, const RunOptions& options, const Detectors&
     if (variant.remedy_plant() != nullptr) {
       result.fixed = run_with(variant, options, {wrong, variant.remedy_plant()}, detectors);
     } else {
+      require(good.next_step > 1 || !variant.restart_reason().empty(),
+              "it has no good state to go back to, so its fixed run would be the healthy one; give "
+              "a .remedy, or let the fault begin later with .begins");
       WatchedRun repaired(variant, options, {}, detectors);
       repaired.start_from(good);
       repaired.run();

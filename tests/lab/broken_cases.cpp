@@ -45,8 +45,18 @@ class Counting : public Experiment {
   double count_ = 0;
 };
 
+// Five steps, of which the last three count by two: 8 in place of 5.
 Variant& counting(Fault& fault, const std::string& name) {
-  return fault.variant(name, name).wrong(amount(2)).run<Counting>(5).caught_by("counter.advances");
+  return fault.variant(name, name)
+      .wrong(amount(2))
+      .begins(3)
+      .run<Counting>(5)
+      .caught_by("counter.advances");
+}
+
+// The same from the first step on: 10.
+Variant& always_wrong(Fault& fault, const std::string& name) {
+  return counting(fault, name).begins(1).expect("counted", 10);
 }
 
 Measurement only_when_wrong(void (*action)()) {
@@ -60,6 +70,7 @@ Variant& measuring(Fault& fault, const std::string& name, Measurement measure) {
   return fault.variant(name, name)
       .wrong(amount(2))
       .run(std::move(measure))
+      .starts_again("a run of one step")
       .expect("m", 1)
       .caught_by("counter.advances");
 }
@@ -81,12 +92,12 @@ void add_processes(Fault& fault) {
 }
 
 void add_figures(Fault& fault) {
-  counting(fault, "good").expect("counted", 10);
-  counting(fault, "wrong-figure").expect("counted", 11);
-  counting(fault, "unknown-figure").expect("mistyped", 10);
+  counting(fault, "good").expect("counted", 8);
+  counting(fault, "wrong-figure").expect("counted", 9);
+  counting(fault, "unknown-figure").expect("mistyped", 8);
   counting(fault, "healthy-shows-figure")
       .expect_within("counted", 7, 3, "so wide that healthy fits too");
-  counting(fault, "bound-without-reason").expect_within("counted", 10, 1, "");
+  counting(fault, "bound-without-reason").expect_within("counted", 8, 1, "");
   measuring(fault, "other-metrics", [](const RunOptions&, Metrics& metrics) {
     metrics.measure(Context::current().seams.call<AmountSeam>() == 1 ? "m" : "n", 1);
   });
@@ -107,14 +118,28 @@ Variant& nearly_fixed(Fault& fault, const std::string& name, double remedied) {
       .remedy(amount(remedied));
 }
 
+// Its state is lost, so that what a run adds up shows where it began.
+class Forgetful : public Counting {
+ public:
+  using Counting::Counting;
+  void load(const State&) override {}
+};
+
+void add_beginnings(Fault& fault) {
+  always_wrong(fault, "fixed-is-healthy");
+  always_wrong(fault, "starts-again").starts_again("it is wrong from its first step on");
+  always_wrong(fault, "always-remedied").remedy(amount(1));
+  counting(fault, "begins-and-forgets").run<Forgetful>(5).expect("counted", 8);
+}
+
 void add_runs(Fault& fault) {
   // A remedy that falls short: it replaces the wrong code by other wrong code.
-  counting(fault, "fixed-alarms").expect("counted", 10).remedy(amount(3));
+  counting(fault, "fixed-alarms").expect("counted", 8).remedy(amount(3));
   nearly_fixed(fault, "fixed-leaves-bound", 1.5);
   nearly_fixed(fault, "fixed-leaves-own-bound", 1.5).fixed_within(1e-3, "a reason");
   nearly_fixed(fault, "fixed-within-bound", 1.0005).fixed_within(1e-3, "a reason");
   nearly_fixed(fault, "fixed-bound-without-reason", 1.0005).fixed_within(1e-3, "");
-  counting(fault, "wrong-detector").expect("counted", 10).caught_by("mask.visibility");
+  counting(fault, "wrong-detector").expect("counted", 8).caught_by("mask.visibility");
   measuring(fault, "unseen", [](const RunOptions&, Metrics& metrics) {
     metrics.measure("m", Context::current().seams.call<AmountSeam>() - 1);
   });
@@ -126,6 +151,7 @@ void add_runs(Fault& fault) {
         context.events.emit(optim::OptimizerEvent{"counting", 1, 0, size + 1, 0});
         metrics.count("m", size);
       })
+      .starts_again("a run of one step")
       .expect("m", 3)
       .caught_by("counter.advances");
 }
@@ -152,6 +178,7 @@ Fault fault_without_figure() {
 void define_broken_cases(Catalogue& lab) {
   Fault& fault = lab.fault(broken_text());
   add_figures(fault);
+  add_beginnings(fault);
   add_runs(fault);
   add_processes(fault);
 }

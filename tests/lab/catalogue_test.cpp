@@ -137,10 +137,13 @@ TEST(Planting, IsScopedToItsGuardAndItsContext) {
     const ContextGuard guard(context);
     {
       const auto planted = variant->plant(context);
-      EXPECT_FALSE(context.seams.replaced().empty()) << variant->full_name();
+      // A replacement, or an observer.
+      EXPECT_TRUE(!context.seams.replaced().empty() || context.events.wanted<nn::ForwardEvent>())
+          << variant->full_name();
       EXPECT_TRUE(bystander.seams.replaced().empty());
     }
     EXPECT_TRUE(context.seams.replaced().empty()) << variant->full_name();
+    EXPECT_FALSE(context.events.wanted<nn::ForwardEvent>()) << variant->full_name();
   }
 }
 

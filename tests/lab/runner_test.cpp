@@ -62,7 +62,7 @@ CaseResult in_a_process(const std::string& variant, double deadline_seconds = 60
 TEST(Runner, ReadsBackWhatTheWorkerFound) {
   const CaseResult result = in_a_process("good");
   EXPECT_EQ(result.why, "");
-  EXPECT_EQ(result.faulty.metrics.find("counted"), 10);
+  EXPECT_EQ(result.faulty.metrics.find("counted"), 8);
   ASSERT_EQ(result.faulty.detections.size(), 1U);
   EXPECT_EQ(result.faulty.detections[0].detector, "counter.advances");
 }
@@ -111,7 +111,7 @@ TEST(RunCase, FailsWithoutAFigure) {
 }
 
 TEST(RunCase, FailsOnAnotherFigureThanExpected) {
-  EXPECT_THAT(run_broken("wrong-figure").why, HasSubstr("counted = 10, expected 11"));
+  EXPECT_THAT(run_broken("wrong-figure").why, HasSubstr("counted = 8, expected 9"));
   EXPECT_THAT(run_broken("unknown-figure").why, HasSubstr("no metric 'mistyped'"));
 }
 
@@ -154,10 +154,30 @@ TEST(RunCase, FailsWhenAnotherFaultIsNamedToo) {
   EXPECT_EQ(why_not_proven(result, variant), "");
 }
 
+TEST(RunCase, PlantsAFaultThatBeginsLaterBeforeThatStep) {
+  const CaseResult result = run_broken("good");
+  EXPECT_EQ(result.faulty.metrics.find("counted"), 1 + 1 + 2 + 2 + 2);
+  EXPECT_EQ(result.faulty.detections.at(0).step, 3);
+}
+
+// From the state before step 3, where the count is 2, three steps of 1 are left.
 TEST(RunCase, ContinuesTheFaultyRunFromItsLastGoodState) {
-  // The count begins wrong at the first step, so the good state is the one before it; a fixed run
-  // that merely went on would end at 2 + 4 = 6.
   EXPECT_EQ(run_broken("good").fixed.metrics.find("counted"), 5);
+  EXPECT_THAT(run_broken("begins-and-forgets").why,
+              HasSubstr("the fixed run shows counted = 3, the healthy one 5"));
+}
+
+TEST(RunCase, FailsWhereTheFixedRunWouldBeTheHealthyOne) {
+  const CaseResult result = run_broken("fixed-is-healthy");
+  EXPECT_EQ(result.why,
+            "a run ended with an error: it has no good state to go back to, so its fixed run would "
+            "be the healthy one; give a .remedy, or let the fault begin later with .begins");
+  EXPECT_FALSE(result.verified());
+}
+
+TEST(RunCase, TakesARemedyOrAReasonInPlaceOfAGoodState) {
+  EXPECT_EQ(run_broken("always-remedied").why, "");
+  EXPECT_EQ(run_broken("starts-again").why, "");
 }
 
 TEST(RunCase, LeavesNoSeamReplaced) {
