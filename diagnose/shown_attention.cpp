@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <string_view>
 
 #include "diagnose/values.h"
 
@@ -12,19 +12,18 @@ namespace faultline::diagnose {
 namespace {
 
 constexpr int64_t kElementsRead = int64_t{1} << 17;
-constexpr double kRoundsToZero = 1e-37;  // f32 has no normal number below 1.2e-38
 
-// The distance from 1 to the next number of the dtype.
-double epsilon_of(DType dtype) {
+// Up to here a number of the dtype may become 0. f16 keeps its subnormal numbers, the smallest is
+// 2^-24; of the others kernels may drop them, and f32 and bf16 have none that is normal below
+// 2^-126.
+double loses_to_zero(DType dtype) {
   switch (dtype) {
-    case DType::bf16:
-      return 0x1p-7;
     case DType::f16:
-      return 0x1p-10;
+      return 0x1p-25;
     case DType::f64:
-      return 0x1p-52;
+      return 0x1p-1022;
     default:
-      return 0x1p-23;
+      return 0x1p-126;
   }
 }
 
@@ -41,24 +40,44 @@ std::string AttentionRow::place() const {
 }
 
 bool ShownAttention::is_shown_by(const Launch& launch) {
-  return std::strcmp(launch.label.op, "attention") == 0;
+  return std::string_view(launch.label.op) == "attention";
+}
+
+bool ShownAttention::is_masked_softmax(const Launch& launch) {
+  return std::string_view(launch.label.op) == "masked_softmax" &&
+         launch.label.phase == Phase::forward && launch.args.outputs[0].shape.rank() == 4;
 }
 
 ShownAttention::ShownAttention(const Launch& launch)
     : scores_(launch.args.inputs[0]),
-      weights_(launch.args.inputs[1]),
+      weights_(is_shown_by(launch) ? launch.args.inputs[1] : launch.args.outputs[0]),
       mask_(launch.args.attributes.as<MaskAttributes>()),
-      valid_(sample(launch.args.inputs[2])),
-      documents_(sample(launch.args.inputs[3])) {}
+      valid_(sample(launch.args.inputs[is_shown_by(launch) ? 2 : 1])),
+      documents_(sample(launch.args.inputs[is_shown_by(launch) ? 3 : 2])) {}
+
+bool ShownAttention::causality_allows(int64_t query, int64_t key) const {
+  return !mask_.causal || key <= mask_.query_offset + query;
+}
+
+bool ShownAttention::is_text(int64_t batch, int64_t key) const {
+  return valid_.empty() || valid_[static_cast<size_t>(batch * keys() + key)] != 0;
+}
+
+bool ShownAttention::in_one_document(int64_t batch, int64_t query, int64_t key) const {
+  const auto document = [&](int64_t k) {
+    return documents_[static_cast<size_t>(batch * keys() + k)];
+  };
+  return documents_.empty() || document(key) == document(mask_.query_offset + query);
+}
+
+bool ShownAttention::allows(int64_t batch, int64_t query, int64_t key) const {
+  return *forbids(batch, query, key) == 0;
+}
 
 const char* ShownAttention::forbids(int64_t batch, int64_t query, int64_t key) const {
-  const auto at = [&](int64_t k) { return static_cast<size_t>(batch * keys() + k); };
-  const int64_t position = mask_.query_offset + query;
-  if (mask_.causal && key > position) return "it lies in the future";
-  if (!valid_.empty() && valid_[at(key)] == 0) return "it is padding";
-  if (!documents_.empty() && documents_[at(key)] != documents_[at(position)]) {
-    return "it belongs to another document";
-  }
+  if (!causality_allows(query, key)) return "it lies in the future";
+  if (!is_text(batch, key)) return "it is padding";
+  if (!in_one_document(batch, query, key)) return "it belongs to another document";
   return "";
 }
 
@@ -83,16 +102,24 @@ std::vector<int64_t> ShownAttention::rows_to_read(int64_t turn) const {
   return numbers;
 }
 
-double ShownAttention::weight_bound(const AttentionRow& row) const {
+WeightBound ShownAttention::weight_bound(const AttentionRow& row) const {
   double largest = 0;
   for (const double score : row.scores) largest = std::max(largest, std::abs(score));
-  const double epsilon = std::max(epsilon_of(scores_.dtype), epsilon_of(weights_.dtype));
-  return 2 * epsilon * (2 * largest + 2 + static_cast<double>(keys()));
+  const double u = std::max(unit_roundoff(scores_.dtype), unit_roundoff(weights_.dtype));
+  const double sum = static_cast<double>(keys()) * unit_roundoff(DType::f32);
+  return {2 * (u * (4 * largest + 8) + sum), 2 * loses_to_zero(weights_.dtype)};
 }
 
 double ShownAttention::sum_bound() const {
-  const double keys_in_sum = static_cast<double>(keys()) * epsilon_of(DType::f32);
-  return 2 * (epsilon_of(weights_.dtype) + keys_in_sum);
+  const auto terms = static_cast<double>(keys());
+  return 2 * (unit_roundoff(weights_.dtype) + terms * unit_roundoff(DType::f32) +
+              terms * loses_to_zero(weights_.dtype));
+}
+
+double ShownAttention::safe_score() const {
+  const double range =
+      std::min(largest_finite(weights_.dtype), 0.5 / loses_to_zero(weights_.dtype));
+  return std::log(range) - std::log(static_cast<double>(keys()));
 }
 
 std::vector<double> exact_softmax(const std::vector<double>& exponents) {
@@ -109,11 +136,10 @@ std::vector<double> exact_softmax(const std::vector<double>& exponents) {
 }
 
 bool same_weights(const std::vector<double>& weights, const std::vector<double>& exact,
-                  double relative_bound) {
+                  const WeightBound& bound) {
   for (size_t k = 0; k < weights.size(); ++k) {
-    if (!(std::abs(weights[k] - exact[k]) <= relative_bound * exact[k] + kRoundsToZero)) {
-      return false;
-    }
+    const double allowed = bound.relative * exact[k] + bound.absolute;
+    if (!(std::abs(weights[k] - exact[k]) <= allowed)) return false;
   }
   return true;
 }

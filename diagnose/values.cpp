@@ -2,7 +2,9 @@
 
 #include <bit>
 #include <cmath>
+#include <limits>
 
+#include "core/error.h"
 #include "kernels/layout.h"
 
 namespace faultline::diagnose {
@@ -33,6 +35,36 @@ std::vector<double> read_values(const TensorView& view, int64_t first, int64_t c
     }
   });
   return values;
+}
+
+double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return 0x1p-8;
+    case DType::f16:
+      return 0x1p-11;
+    case DType::f32:
+      return 0x1p-24;
+    case DType::f64:
+      return 0x1p-53;
+    default:
+      fail("unit_roundoff: needs a floating dtype, got {}", name(dtype));
+  }
+}
+
+double largest_finite(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return 0x1.fep127;
+    case DType::f16:
+      return 65504;
+    case DType::f32:
+      return std::numeric_limits<float>::max();
+    case DType::f64:
+      return std::numeric_limits<double>::max();
+    default:
+      fail("largest_finite: needs a floating dtype, got {}", name(dtype));
+  }
 }
 
 namespace {

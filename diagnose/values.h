@@ -14,6 +14,13 @@ std::vector<double> sample(const TensorView& view, int64_t stride = 1);
 // `count` elements in row-major order from number `first` on.
 std::vector<double> read_values(const TensorView& view, int64_t first, int64_t count);
 
+// The largest relative error of one rounding to a floating dtype: half the distance from 1 to the
+// next number, 2^-8 for bf16, 2^-11 for f16, 2^-24 for f32, 2^-53 for f64.
+double unit_roundoff(DType dtype);
+
+// The largest finite number of a floating dtype.
+double largest_finite(DType dtype);
+
 // The first element that is NaN or infinite, or -1. Integers are finite.
 int64_t first_non_finite(const TensorView& view);
 

@@ -31,7 +31,7 @@ bool is_wrong(const AttentionRow& row, double bound) {
 }
 
 // softmax over all keys, hidden ones set to 0 afterwards.
-bool is_multiplied_afterwards(const AttentionRow& row, double bound) {
+bool is_multiplied_afterwards(const AttentionRow& row, const WeightBound& bound) {
   std::vector<double> exact = exact_softmax(row.scores);
   for (size_t k = 0; k < exact.size(); ++k) {
     if (!row.allowed(k)) exact[k] = 0;

@@ -19,6 +19,16 @@ Tensor keep_BQK(const nn::Mask& mask, const Tensor& scores_BHQK) {
               DType::boolean);
 }
 
+// bool [B, 1, Q, K]: the same with all four axes.
+Tensor keep_B1QK(const nn::Mask& mask, const Tensor& scores_BHQK) {
+  return reshape(keep_BQK(mask, scores_BHQK),
+                 {scores_BHQK.size(0), 1, scores_BHQK.size(2), scores_BHQK.size(3)});
+}
+
+nn::Mask without_padding(const nn::Mask& mask) {
+  return {mask.causal, mask.query_offset, {}, mask.documents};
+}
+
 // softmax over kept scores with the finite sentinel that many programs use; `keep` broadcasts.
 Tensor softmax_where(const Tensor& keep, const Tensor& scores_BHQK, double scale) {
   const Tensor scaled = scores_BHQK * scale;
@@ -32,9 +42,7 @@ Tensor b_eq_t(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
   if (scores_BHQK.size(0) != scores_BHQK.size(2)) {
     return nn::AttentionWeightsSeam::standard(scores_BHQK, mask, scale);
   }
-  const nn::Mask rest{mask.causal, mask.query_offset, {}, mask.documents};
-  Tensor keep = reshape(keep_BQK(rest, scores_BHQK),
-                        {scores_BHQK.size(0), 1, scores_BHQK.size(2), scores_BHQK.size(3)});
+  Tensor keep = keep_B1QK(without_padding(mask), scores_BHQK);
   if (mask.key_valid.defined()) keep = logical_and(keep, mask.key_valid);
   return softmax_where(keep, scores_BHQK, scale);
 }
@@ -50,33 +58,54 @@ Tensor b_eq_h(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
 
 // The padding mask on the axis of the queries, [B, 1, Q, 1].
 Tensor query_axis(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
-  const int64_t B = scores_BHQK.size(0), Q = scores_BHQK.size(2), K = scores_BHQK.size(3);
-  const nn::Mask rest{mask.causal, mask.query_offset, {}, mask.documents};
-  Tensor keep = reshape(keep_BQK(rest, scores_BHQK), {B, 1, Q, K});
+  const int64_t B = scores_BHQK.size(0), Q = scores_BHQK.size(2);
+  Tensor keep = keep_B1QK(without_padding(mask), scores_BHQK);
   if (mask.key_valid.defined()) keep = logical_and(keep, reshape(mask.key_valid, {B, 1, Q, 1}));
   return softmax_where(keep, scores_BHQK, scale);
 }
 
-Tensor right_keep(const Tensor& scores_BHQK, const nn::Mask& mask) {
-  return reshape(keep_BQK(mask, scores_BHQK),
-                 {scores_BHQK.size(0), 1, scores_BHQK.size(2), scores_BHQK.size(3)});
-}
-
 // "True" taken for "hide": a row that then sees nothing gives zeros, as in safe softmax.
 Tensor inverted(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
-  const Tensor keep = logical_not(right_keep(scores_BHQK, mask));
+  const Tensor keep = logical_not(keep_B1QK(mask, scores_BHQK));
   return where(keep, softmax_where(keep, scores_BHQK, scale), zeros({1}));
 }
 
 // The article's own remedy, logits + ~mask: hidden keys get one added to their score.
 Tensor additive_bool(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
-  const Tensor hidden = cast(logical_not(right_keep(scores_BHQK, mask)), DType::f32);
+  const Tensor hidden = cast(logical_not(keep_B1QK(mask, scores_BHQK)), DType::f32);
   return softmax(scores_BHQK * scale + hidden);
 }
 
 // A mask of ones and zeros added to the scores: visible keys get one added, none is hidden.
 Tensor additive_float(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
-  return softmax(scores_BHQK * scale + cast(right_keep(scores_BHQK, mask), DType::f32));
+  return softmax(scores_BHQK * scale + cast(keep_B1QK(mask, scores_BHQK), DType::f32));
+}
+
+// ---- the remedies: the mask that each of these programs should have made ------------------------
+
+// The padding mask with all four axes, [B, 1, 1, K].
+Tensor padding_on_keys(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
+  const int64_t B = scores_BHQK.size(0), K = scores_BHQK.size(3);
+  Tensor keep = keep_B1QK(without_padding(mask), scores_BHQK);
+  if (mask.key_valid.defined()) keep = logical_and(keep, reshape(mask.key_valid, {B, 1, 1, K}));
+  return softmax_where(keep, scores_BHQK, scale);
+}
+
+// The mask with an axis for heads, true where it keeps.
+Tensor four_axes(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
+  return softmax_where(keep_B1QK(mask, scores_BHQK), scores_BHQK, scale);
+}
+
+// A mask that is added holds -infinity where it hides, and 0 elsewhere.
+Tensor add_infinity(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
+  const Tensor hidden = where(keep_B1QK(mask, scores_BHQK), zeros({1}), full({1}, -INFINITY));
+  return softmax(scores_BHQK * scale + hidden);
+}
+
+// The same from a mask of ones and zeros: (1 - mask) x -1e9.
+Tensor add_large_number(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
+  const Tensor ones_and_zeros = cast(keep_B1QK(mask, scores_BHQK), DType::f32);
+  return softmax(scores_BHQK * scale + affine(ones_and_zeros, 1e9, -1e9));
 }
 
 using Weights = Tensor(const Tensor&, const nn::Mask&, double);
@@ -173,6 +202,7 @@ void add_broadcast_variants(Fault& fault) {
   // not packed, and rows hold several documents, so batch and query matter, where they are.
   fault.variant("b-eq-t", "A padding mask [B, T] taken for [T, T] where B = T")
       .wrong(replace_weights(&b_eq_t))
+      .remedy(replace_weights(&padding_on_keys))
       .run(&padded_batch)
       .expect("b0 q1", 1)
       .expect("b1 q0", 3.75)
@@ -181,19 +211,25 @@ void add_broadcast_variants(Fault& fault) {
       .caught_by("mask.visibility")
       .in_training({.steps = 200,
                     .needs = {{"batch_size", "48"},
+                              {"micro_batch_size", "0"},
                               {"seq_len", "48"},
                               {"pack", "false"},
                               {"documents", "verse"}}});
   fault.variant("b-eq-h", "A mask [B, T, T] taken for [H, T, T] where B = H")
       .wrong(replace_weights(&b_eq_h))
+      .remedy(replace_weights(&four_axes))
       .run(&two_heads)
       .expect("b0 h1", 1.5)
       .expect("b1 h0", 3.75)
       .caught_by("mask.visibility")
       .in_training({.steps = 200,
-                    .needs = {{"batch_size", "2"}, {"num_heads", "2"}, {"documents", "verse"}}});
+                    .needs = {{"batch_size", "2"},
+                              {"micro_batch_size", "0"},
+                              {"num_heads", "2"},
+                              {"documents", "verse"}}});
   fault.variant("query-axis", "A padding mask on the axis of the queries")
       .wrong(replace_weights(&query_axis))
+      .remedy(replace_weights(&padding_on_keys))
       .run(&padded_causal)
       .expect("q2", 3.75)
       .expect("q3", 3.75)
@@ -205,6 +241,7 @@ void add_broadcast_variants(Fault& fault) {
 void add_meaning_variants(Fault& fault) {
   fault.variant("inverted", "A mask whose true means hide where true means keep")
       .wrong(replace_weights(&inverted))
+      .remedy(replace_weights(&four_axes))
       .run(&causal)
       .expect_within("q0", 14.0 / 3, kSixDecimals, kRounded)
       .expect("q1", 6)
@@ -214,6 +251,7 @@ void add_meaning_variants(Fault& fault) {
       .in_training({.steps = 200});
   fault.variant("additive-bool", "logits + ~mask: the future gets one added to its scores")
       .wrong(replace_weights(&additive_bool))
+      .remedy(replace_weights(&add_infinity))
       .run(&causal)
       .expect_within("q0", 4.266150, kSixDecimals, kRounded)
       .expect_within("q1", 4.789764, kSixDecimals, kRounded)
@@ -222,6 +260,7 @@ void add_meaning_variants(Fault& fault) {
       .in_training({.steps = 200});
   fault.variant("additive-float", "A mask of ones and zeros added to the scores hides nothing")
       .wrong(replace_weights(&additive_float))
+      .remedy(replace_weights(&add_large_number))
       .run(&causal)
       .expect_within("q0", 2.923655, kSixDecimals, kRounded)
       .expect_within("q1", 2.710236, kSixDecimals, kRounded)

@@ -9,28 +9,57 @@
 namespace faultline::lab {
 namespace {
 
-// f32 [B, 1, Q, K]: 1 where the mask allows the key, 0 where it hides it.
-Tensor ones_and_zeros(const nn::Mask& mask, const Tensor& scores_BHQK) {
-  const int64_t B = scores_BHQK.size(0), Q = scores_BHQK.size(2), K = scores_BHQK.size(3);
-  const std::vector<uint8_t> visible = nn::visibility(mask, B, Q, K);
-  return tensor(std::vector<float>(visible.begin(), visible.end()), {B, 1, Q, K});
+// 1 where the mask allows the key, 0 where it hides it, for the first `batch` sequences.
+Tensor ones_and_zeros(const nn::Mask& mask, const Tensor& scores_BHQK, int64_t batch) {
+  const int64_t Q = scores_BHQK.size(2), K = scores_BHQK.size(3);
+  const std::vector<uint8_t> visible = nn::visibility(mask, batch, Q, K);
+  return tensor(std::vector<float>(visible.begin(), visible.end()), {batch, 1, Q, K});
+}
+
+// [Q, K]: causality, the mask of the article.
+Tensor causal_QK(const nn::Mask& mask, const Tensor& scores_BHQK) {
+  const nn::Mask causal{.causal = mask.causal, .query_offset = mask.query_offset};
+  return reshape(ones_and_zeros(causal, scores_BHQK, 1),
+                 {scores_BHQK.size(2), scores_BHQK.size(3)});
+}
+
+// [B, 1, Q, K]: what differs between sequences, padding and documents.
+Tensor of_batch_B1QK(const nn::Mask& mask, const Tensor& scores_BHQK) {
+  nn::Mask rest = mask;
+  rest.causal = false;
+  return ones_and_zeros(rest, scores_BHQK, scores_BHQK.size(0));
 }
 
 // page: begin
 // The wrong code: a mask of ones and zeros as a factor, before softmax or after it.
 Tensor multiply_before(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
-  return softmax(scores_BHQK * scale * ones_and_zeros(mask, scores_BHQK));
+  const Tensor scores = scores_BHQK * scale * causal_QK(mask, scores_BHQK);
+  return softmax(scores * of_batch_B1QK(mask, scores_BHQK));
 }
 
 Tensor multiply_after(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
-  return softmax(scores_BHQK * scale) * ones_and_zeros(mask, scores_BHQK);
+  const Tensor weights = softmax(scores_BHQK * scale) * causal_QK(mask, scores_BHQK);
+  return weights * of_batch_B1QK(mask, scores_BHQK);
 }
 // page: end
 
-using Factor = Tensor(const Tensor&, const nn::Mask&, double);
-Plant replace_by(Factor* wrong) {
-  return
-      [wrong](Context& context) { return context.seams.replace<nn::AttentionWeightsSeam>(wrong); };
+// The article's remedy: attn_mask[None, None], four axes, and still a factor.
+Tensor multiply_four_axes(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
+  const int64_t Q = scores_BHQK.size(2), K = scores_BHQK.size(3);
+  const Tensor causal_11QK = reshape(causal_QK(mask, scores_BHQK), {1, 1, Q, K});
+  const Tensor scores = scores_BHQK * scale * causal_11QK;
+  return softmax(scores * of_batch_B1QK(mask, scores_BHQK));
+}
+
+// The remedy: before softmax, as a condition.
+Tensor hide_before(const Tensor& scores_BHQK, const nn::Mask& mask, double scale) {
+  const Tensor factor = ones_and_zeros(mask, scores_BHQK, scores_BHQK.size(0));
+  return softmax(where(cast(factor, DType::boolean), scores_BHQK * scale, full({1}, -INFINITY)));
+}
+
+using MaskedWeights = Tensor(const Tensor&, const nn::Mask&, double);
+Plant mask_by(MaskedWeights* by) {
+  return [by](Context& context) { return context.seams.replace<nn::AttentionWeightsSeam>(by); };
 }
 
 Tensor identity(int64_t n) {
@@ -60,8 +89,8 @@ void two_tokens(const RunOptions& options, Metrics& metrics) {
   const Tensor q = ones({1, 1, 2, 1});
   const Tensor k = tensor<float>({-2, static_cast<float>(hidden)}, {1, 1, 2, 1});
   const auto weights = weights_of(q, k);
-  metrics.measure("weight of itself", weights[0]);
-  metrics.measure("weight of the future", weights[1]);
+  metrics.measure("own weight", weights[0]);
+  metrics.measure("future", weights[1]);
   add_picture(options, metrics);
 }
 
@@ -129,18 +158,19 @@ FAULT(attn_mask_multiply) {
            "than the healthy one, for what is left of each weight tells about the future."});
 
   fault.variant("pre", "A mask multiplied into the scores: hidden keys count as a score of 0")
-      .wrong(replace_by(&multiply_before))
+      .wrong(mask_by(&multiply_before))
+      .remedy(mask_by(&hide_before))
       .run(&two_tokens)
-      .expect_within("weight of itself", 1 / (1 + std::exp(2.0)), 1e-7,
+      .expect_within("own weight", 1 / (1 + std::exp(2.0)), 1e-7,
                      "one exp, one sum and one division, rounded in f32")
-      .expect_within("weight of the future", 1 / (1 + std::exp(-2.0)), 1e-6,
+      .expect_within("future", 1 / (1 + std::exp(-2.0)), 1e-6,
                      "one exp, one sum and one division, rounded in f32")
-      // The article's remedy gives the mask all four axes. It has them here, and still multiplies.
-      .claimed("attn_mask[None, None]: a mask of four axes", replace_by(&multiply_before))
+      .claimed("attn_mask[None, None]: a mask of four axes", mask_by(&multiply_four_axes))
       .caught_by("mask.visibility")
       .in_training({.steps = 200});
   fault.variant("post", "A mask multiplied into the weights: rows no longer sum to 1")
-      .wrong(replace_by(&multiply_after))
+      .wrong(mask_by(&multiply_after))
+      .remedy(mask_by(&hide_before))
       .run(&four_tokens)
       .expect("q0", 0.25)
       .expect("q1", 0.75)

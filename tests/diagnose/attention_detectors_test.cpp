@@ -73,10 +73,108 @@ TEST(MaskVisibility, HoldsItsBoundForLargeAndSmallScores) {
   }
 }
 
-TEST(MaskVisibility, NamesTheAxisWhereEachRowIsASoftmaxOverOtherKeys) {
-  const auto detections = attended("attn.mask-broadcast:query-axis", padded());
-  ASSERT_THAT(names_of(detections), ElementsAre("mask.visibility -> attn.mask-broadcast"));
-  EXPECT_THAT(detections[0].evidence, HasSubstr("a softmax, over other keys"));
+TEST(MaskVisibility, NamesTheAxisThatTheMaskMetByMistake) {
+  nn::Mask lengths = padded();
+  lengths.key_valid = less(reshape(arange(6), {1, 6}), tensor<int64_t>({4, 2}, {2, 1}));
+  const auto says = [](const std::vector<Detection>& detections, const char* what) {
+    ASSERT_THAT(names_of(detections), ElementsAre("mask.visibility -> attn.mask-broadcast"));
+    EXPECT_THAT(detections[0].evidence, HasSubstr(what));
+  };
+  says(attended("attn.mask-broadcast:query-axis", padded()), "were one of [batch, query]");
+  says(attended("attn.mask-broadcast:b-eq-h", lengths), "were one of [head, query, key]");
+  nn::Mask six = padded(6);
+  six.key_valid = less(reshape(arange(6), {1, 6}), tensor<int64_t>({6, 1, 4, 2, 5, 3}, {6, 1}));
+  six.causal = false;
+  says(attended("attn.mask-broadcast:b-eq-t", six, 1, 6), "were one of [query, key]");
+}
+
+// What attention shows when somebody else computes the weights, in f32.
+std::vector<Detection> weighted(const nn::Mask& mask,
+                                nn::AttentionWeightsSeam::Signature* weights) {
+  return watched([&](Context& context) {
+    const auto replaced = context.seams.replace<nn::AttentionWeightsSeam>(weights);
+    const Tensor q = normal({2, 2, 6, 4}, 0, 1, 1, stream_of("q"));
+    const Tensor k = normal({2, 2, 6, 4}, 0, 1, 1, stream_of("k"));
+    nn::attention(q, k, k, mask, 0.5);
+  });
+}
+
+TEST(MaskVisibility, NamesTheMasksThatAreTransposedOrHideTheText) {
+  const auto transposed = weighted({}, [](const Tensor& scores, const nn::Mask&, double scale) {
+    const Tensor keep = less_equal(reshape(arange(6), {6, 1}), reshape(arange(6), {1, 6}));
+    return softmax(where(keep, scores * scale, full({1}, -1e4)));
+  });
+  ASSERT_THAT(names_of(transposed), ElementsAre("mask.visibility -> attn.mask-broadcast"));
+  EXPECT_THAT(transposed[0].evidence, HasSubstr("were one of [key, query]"));
+
+  nn::Mask mask = padded();
+  mask.causal = false;
+  const auto text = weighted(mask, [](const Tensor& scores, const nn::Mask& m, double scale) {
+    const Tensor keep = reshape(logical_not(m.key_valid), {2, 1, 1, 6});
+    return softmax(where(keep, scores * scale, full({1}, -1e4)));
+  });
+  ASSERT_THAT(names_of(text), ElementsAre("mask.visibility -> attn.mask-broadcast"));
+}
+
+// Each row is a softmax over some keys, and no axis that was swapped says why over these: the mask
+// of a window, and rows that see nothing, which a finite sentinel makes equal.
+TEST(MaskVisibility, NamesNoCauseForASoftmaxOverKeysThatNoSwappedAxisExplains) {
+  const auto window = weighted({}, [](const Tensor& scores, const nn::Mask&, double scale) {
+    const Tensor keep = less_equal(reshape(arange(6, -2), {1, 6}), reshape(arange(6), {6, 1}));
+    return softmax(where(keep, scores * scale, full({1}, -1e4)));
+  });
+  ASSERT_THAT(names_of(window), ElementsAre("mask.visibility -> "));
+  EXPECT_THAT(window[0].evidence, HasSubstr("no known way"));
+
+  nn::Mask nothing_visible = padded();
+  nothing_visible.key_valid = less(reshape(arange(6), {1, 6}), tensor<int64_t>({4, 0}, {2, 1}));
+  const auto sentinel = weighted(nothing_visible, [](const Tensor& scores, const nn::Mask& m,
+                                                     double scale) {
+    const std::vector<uint8_t> visible = nn::visibility(m, 2, 6, 6);
+    const Tensor keep = tensor(std::vector<float>(visible.begin(), visible.end()), {2, 1, 6, 6});
+    return softmax(where(cast(keep, DType::boolean), scores * scale, full({1}, -1e4)));
+  });
+  ASSERT_THAT(names_of(sentinel), ElementsAre("mask.visibility -> "));
+  EXPECT_THAT(sentinel[0].evidence, HasSubstr("a finite sentinel"));
+}
+
+// In 16 bits a weight far below the largest is 0 without any mask, and every weight is rounded.
+TEST(MaskVisibility, IsSilentOnRightAttentionIn16BitsWithLargeScoresAndPadding) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const double largest : {1.0, 5.0, 20.0, 80.0}) {
+      EXPECT_THAT(watched([&](Context&) {
+                    const Tensor scores = uniform({2, 2, 6, 6}, -largest, largest, 1, 1);
+                    const nn::Mask mask = padded();
+                    const Tensor kept = cast(scores, dtype);
+                    const MaskAttributes attributes{true, 0, 1.0};
+                    const Tensor weights = masked_softmax(kept, mask.key_valid, {}, attributes);
+                    observe("attention", {kept, weights, mask.key_valid, Tensor()}, attributes);
+                  }),
+                  IsEmpty())
+          << name(dtype) << ", scores to " << largest;
+    }
+  }
+}
+
+// The same scores without the mask are seen in 16 bits too, and the reason where rounding lets.
+TEST(MaskVisibility, NamesAMultiplyingMaskIn16Bits) {
+  for (const double largest : {1.0, 5.0, 20.0}) {
+    const auto detections = watched([&](Context&) {
+      const Tensor scores = cast(uniform({2, 2, 6, 6}, -largest, largest, 1, 1), DType::f16);
+      const Tensor keep = less_equal(reshape(arange(6), {1, 6}), reshape(arange(6), {6, 1}));
+      const Tensor weights = softmax(scores * cast(keep, DType::f16));
+      observe("attention", {scores, weights, Tensor(), Tensor()}, MaskAttributes{true, 0, 1.0});
+    });
+    EXPECT_THAT(names_of(detections), ElementsAre("mask.visibility -> attn.mask-multiply"))
+        << largest;
+  }
+}
+
+TEST(MaskVisibility, SeesAVisibleKeyWithoutWeight) {
+  EXPECT_THAT(names_of(shown({0, 0, 0, 0}, {1, 0, 1, 0})), ElementsAre("mask.visibility -> "));
+  // exp(-100) has no place in f32, and a softmax of 100 as it stands loses keys without any mask.
+  EXPECT_THAT(shown({0, 0, 0, -100}, {1, 0, 1, 0}), IsEmpty());
+  EXPECT_THAT(shown({0, 0, 100, 99}, {1, 0, 1, 0}, DType::f32), IsEmpty());
 }
 
 // With scores of 0 a mask that multiplied them and no mask at all have the same weights.
@@ -218,6 +316,78 @@ TEST(FiniteFirst, NamesNoCauseForAnOverflowThatNoSoftmaxReads) {
                 softmax(cast(cast(full({2}, INFINITY), DType::f16), DType::f32));
               })),
               fired);
+}
+
+// ---- finite.first: softmax without the maximum subtracted ---------------------------------------
+
+// What is said of softmax as exp / sum over these scores, or of another op on them.
+std::vector<std::string> naive(
+    const std::vector<float>& scores,
+    const std::function<Tensor(const Tensor&)>& op = [](const Tensor& x) { return softmax(x); }) {
+  return names_of(watched([&](Context& context) {
+    const lab::Catalogue catalogue;
+    const auto planted = catalogue.find("softmax.overflow:naive").plant(context);
+    const auto size = static_cast<int64_t>(scores.size());
+    op(tensor(scores, {1, 1, 1, size}));
+  }));
+}
+
+TEST(FiniteFirst, NamesTheOverflowOfExp) {
+  const auto overflow = ElementsAre("finite.first -> softmax.overflow");
+  EXPECT_THAT(naive({89, 0}), overflow);
+  EXPECT_THAT(naive({88.5F, 89}), overflow);
+  EXPECT_THAT(naive({88.5F}), IsEmpty());
+  // Hidden keys count nothing, by -infinity or by the mask.
+  EXPECT_THAT(naive({89, -INFINITY}), overflow);
+  const auto causal = [](const Tensor& x) {
+    return masked_softmax(x, {}, {}, MaskAttributes{true, 0, 1.0});
+  };
+  EXPECT_THAT(naive({89, INFINITY}, causal), overflow);
+  EXPECT_THAT(naive({0, 1000}, causal), IsEmpty());
+}
+
+TEST(FiniteFirst, NamesNoCauseWhereNoScoreIsLarge) {
+  const auto place_only = ElementsAre("finite.first -> ");
+  EXPECT_THAT(naive({-200, -201}), place_only);  // 0 / 0
+  EXPECT_THAT(naive({0, INFINITY}), place_only);
+  EXPECT_THAT(naive({0, NAN}), place_only);
+  EXPECT_THAT(naive({-INFINITY, -INFINITY}),
+              ElementsAre("softmax.rows -> softmax.masked-row", "finite.first -> "));
+  EXPECT_THAT(naive({1, 2},
+                    [](const Tensor& x) {
+                      const Tensor none = less(zeros({1, 2}), zeros({1}));
+                      return masked_softmax(x, none, {}, MaskAttributes{false, 0, 1.0});
+                    }),
+              place_only);
+}
+
+TEST(FiniteFirst, NamesNoCauseForLogitsThatOverflowFp16) {
+  EXPECT_THAT(names_of(watched([](Context&) {
+                const Tensor x = cast(full({2, 2}, 256), DType::f16);
+                log_softmax(cast(matmul(x, x), DType::f32));
+              })),
+              ElementsAre("finite.first -> "));
+  EXPECT_THAT(names_of(watched([](Context&) {  // only -infinity: a softmax takes it for hidden
+                const Tensor x = cast(tensor<float>({256, 256, 0, 0}, {2, 2}), DType::f16);
+                const Tensor y = cast(tensor<float>({-256, 0, -256, 0}, {2, 2}), DType::f16);
+                softmax(cast(matmul(x, y), DType::f32));
+              })),
+              ElementsAre("finite.first -> "));
+}
+
+TEST(FiniteFirst, IsNotBlindedByAnInfinityThatSomebodyMeant) {
+  const auto both = ElementsAre("finite.first -> softmax.overflow", "finite.first -> ");
+  EXPECT_THAT(naive({89, 0},
+                    [](const Tensor& x) {
+                      minimum(x, full({1}, INFINITY));
+                      return softmax(x);
+                    }),
+              both);
+  EXPECT_THAT(names_of(watched([](Context&) {
+                full({1}, INFINITY);
+                softmax(cast(cast(tensor<float>({67712, 1}), DType::f16), DType::f32));
+              })),
+              both);
 }
 
 TEST(FiniteFirst, IsSilentOnASentinelThatBecomesMinusInfinityInFp16) {

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "autograd/functional.h"
+#include "core/error.h"
+#include "lab/planted.h"
 #include "lab/run_case.h"
 #include "nn/attention.h"
 #include "tests/diagnose/watched.h"
@@ -15,6 +17,7 @@ namespace {
 
 using testing::Each;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 
 class AttentionCase : public testing::TestWithParam<const char*> {};
@@ -71,8 +74,27 @@ TEST(AttentionCases, AreNamedInTrainingWherePackedAndWherePadded) {
   config.pack = false;
   EXPECT_THAT(trained_with("softmax.masked-row", config),
               ElementsAre("softmax.rows -> softmax.masked-row", "finite.first -> "));
-  EXPECT_THAT(trained_with("attn.packing-leak", config), IsEmpty()) << "one document a row";
   EXPECT_THAT(trained_with("", config), IsEmpty());
+}
+
+// With one document a row nothing can leak, with rows of one size nothing is padded.
+TEST(AttentionCases, RefuseAConfigurationInWhichTheyCannotShow) {
+  const auto refusal = [](const std::string& fault, const char* key, const char* value) {
+    train::ConfigBuilder config = train::ConfigBuilder::preset("tiny");
+    config.set(key, value, "--set");
+    try {
+      PlannedFaults({fault}).apply_needs(config);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("planted");
+  };
+  EXPECT_THAT(refusal("attn.packing-leak", "pack", "false"), HasSubstr("pack=true"));
+  EXPECT_THAT(refusal("softmax.masked-row", "pack", "true"), HasSubstr("pack=false"));
+  EXPECT_THAT(refusal("attn.mask-broadcast:query-axis", "pack", "true"), HasSubstr("pack=false"));
+  EXPECT_THAT(refusal("attn.mask-broadcast:b-eq-t", "batch_size", "8"), HasSubstr("batch_size=48"));
+  EXPECT_THAT(refusal("attn.mask-broadcast:b-eq-t", "micro_batch_size", "8"),
+              HasSubstr("micro_batch_size=0"));
 }
 
 // ---- what the texts claim -----------------------------------------------------------------------
