@@ -3,14 +3,17 @@
 // Sees: GradientEvent, each contribution and what the leaf holds after it. Keeps a double sum of
 // the same contributions beside it; of large leaves only every n-th element. Fires: when of all
 // contributions to a leaf more than 1 % left their element unchanged AND the held gradient is off
-// by more than 1e-3 of the summed magnitudes. Why these numbers: in f32 an addend is absorbed only
-// below 2^-25 of the sum, so a lot of them may be absorbed harmlessly: n additions err by at most n
-// 2^-24 of the magnitudes, which passes 1e-3 after 16,000 of them. One bf16 rounding alone errs by
-// up to 2^-9 = 2e-3, but absorbs nothing until addends are that small: both together are a sum that
-// has stopped. The magnitudes, not the sum, are the measure, so that cancellation alarms nobody.
+// by more than 1e-3 of the summed magnitudes, or two roundings of its dtype where that is more. Why
+// these numbers: in f32 an addend is absorbed only below 2^-25 of the sum, so a lot of them may be
+// absorbed harmlessly: n additions err by at most n 2^-24 of the magnitudes, which passes 1e-3
+// after 16,000 of them. A bf16 sum that is compensated (Kahan) absorbs an addend, owes it and pays
+// it later: it is never off by more than one rounding, 2^-8, and what it owes; two are 7.8e-3. A
+// sum that has stopped passes that soon. The magnitudes, not the sum, are the measure, so that
+// cancellation alarms nobody.
 // Silent: on a leaf that holds an infinity or a NaN, which nothing moves any more.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_map>
 
@@ -24,6 +27,7 @@ namespace {
 constexpr int64_t kSampled = 4096;
 constexpr double kAbsorbedShare = 0.01;
 constexpr double kRelativeError = 1e-3;
+constexpr double kRoundings = 2;
 
 // What was added to a leaf since its gradient was last cleared.
 struct Shadow {
@@ -82,7 +86,9 @@ class AccumulateAbsorbed : public Watcher {
       error += std::abs(shadow.held[i] - shadow.sum[i]);
       magnitude += shadow.magnitude[i];
     }
-    if (!std::isfinite(error) || error <= kRelativeError * magnitude) return;
+    const double limit =
+        std::max(kRelativeError, kRoundings * unit_roundoff(event.gradient.dtype()));
+    if (!std::isfinite(error) || error <= limit * magnitude) return;
     report("bf16.accumulate", 0.95, "accumulate",
            fmt::format("{}: {} of {} additions to its {} gradient changed nothing; it is off by "
                        "{:.2g} of what was added",

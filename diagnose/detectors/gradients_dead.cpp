@@ -4,9 +4,11 @@
 // Sees: OptimizerEvent, with the gradient of each parameter as the step used it: undefined (nothing
 // reached it), zero in every element, or alive. Of parameters without one also whether an op of the
 // forward pass reads them (LaunchEvent): a path that was cut looks different from no path.
-// Fires: when a parameter was undefined or zero in 16 steps running while others were alive. Why
-// 16: what is left out of a step at random, half of the time (a layer, an expert, an adapter), is
-// out of 16 in a row once in 65,536 tries; what was cut is out of all of them. Silent, and why:
+// Fires: when a parameter was undefined or zero in 150 steps running while others were alive, and
+// in 8 times as many as it ever was before it came back. Why 150: an expert that gets tokens in
+// every 20th step, at random, is out of 150 in a row once in 2,200 tries; what was cut is out of
+// all of them. Why 8 times: one that is used still less waits by its own measure; if each step is
+// as likely as another, a gap of 8 times the mean comes once in 3,000. Silent, and why:
 //   - a tensor with single rows of zeros, such as an embedding of tokens not seen: it is alive;
 //   - the first step of LoRA, in which dA = B^T (..) is exactly 0 because B is: the step moves B,
 //     and the next gradient of A is not 0. Steps with lr 0 move nothing and are not counted;
@@ -17,6 +19,8 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "core/launch.h"
 #include "diagnose/detector.h"
@@ -26,7 +30,8 @@
 namespace faultline::diagnose {
 namespace {
 
-constexpr int64_t kPatience = 16;
+constexpr int64_t kPatience = 150;
+constexpr int64_t kGaps = 8;
 constexpr int64_t kElementsAtOnce = 256;
 
 enum class Pulse : uint8_t { undefined, zero, alive };
@@ -43,12 +48,15 @@ Pulse pulse_of(const Tensor& gradient) {
   return Pulse::zero;
 }
 
-// A parameter without a pulse.
+// A parameter that was without a pulse at least once.
 struct Patient {
   Pulse pulse = Pulse::undefined;
-  int64_t steps = 0;                // running
+  int64_t steps = 0;                // without one, running
+  int64_t longest_gap = 0;          // of earlier ones
   const std::byte* data = nullptr;  // where its value lies
   const char* reader = "";          // an op that read it in the last forward pass
+
+  bool is_dead() const { return steps >= std::max(kPatience, kGaps * longest_gap); }
 };
 
 class GradientsDead : public Watcher {
@@ -75,29 +83,31 @@ class GradientsDead : public Watcher {
   void optimizer_stepped(const optim::OptimizerEvent& event) {
     if (fired_ || event.lr == 0 || event.groups.empty()) return;
     looked();
-    Patients found;
+    std::vector<std::pair<const Parameter*, Pulse>> pulses;
     int64_t alive = 0;
     for (const optim::ParameterGroup& group : event.groups) {
       for (const Parameter* parameter : group.parameters) {
         if (!parameter->trainable()) continue;
-        const Pulse pulse = pulse_of(parameter->gradient());
-        if (pulse == Pulse::alive) {
-          ++alive;
-          patients_.erase(parameter);
-        } else {
-          found[parameter] = {pulse, 0, parameter->value().view().data, ""};
-        }
+        pulses.emplace_back(parameter, pulse_of(parameter->gradient()));
+        alive += pulses.back().second == Pulse::alive ? 1 : 0;
       }
     }
     if (alive == 0) return;
-    for (auto& [parameter, patient] : found) {
-      const Patient& known = patients_[parameter];
-      patient.steps = known.steps + 1;
-      patient.reader = known.reader;
-      patients_[parameter] = patient;
-    }
+    for (const auto& [parameter, pulse] : pulses) note(parameter, pulse);
     judge(event, alive);
     for (auto& [parameter, patient] : patients_) patient.reader = "";
+  }
+
+  void note(const Parameter* parameter, Pulse pulse) {
+    if (pulse != Pulse::alive) {
+      Patient& patient = patients_[parameter];
+      patient.pulse = pulse;
+      patient.data = parameter->value().view().data;
+      ++patient.steps;
+    } else if (const auto found = patients_.find(parameter); found != patients_.end()) {
+      Patient& patient = found->second;
+      patient.longest_gap = std::max(patient.longest_gap, std::exchange(patient.steps, 0));
+    }
   }
 
   // In the order of the optimizer's groups, so that the evidence is the same in every run.
@@ -108,7 +118,7 @@ class GradientsDead : public Watcher {
     for (const optim::ParameterGroup& group : event.groups) {
       for (const Parameter* parameter : group.parameters) {
         const auto patient = patients_.find(parameter);
-        if (patient == patients_.end() || patient->second.steps < kPatience) continue;
+        if (patient == patients_.end() || !patient->second.is_dead()) continue;
         ++(patient->second.pulse == Pulse::zero ? zero : undefined);
         if (first == nullptr) first = parameter;
       }
@@ -118,7 +128,7 @@ class GradientsDead : public Watcher {
     report("grad.dead", 0.95, "backward",
            fmt::format("for {} steps {} parameters had no gradient and {} one of zeros only, while "
                        "{} were alive; first {}: {}",
-                       kPatience, undefined, zero, alive, first->name(),
+                       patients_.at(first).steps, undefined, zero, alive, first->name(),
                        what_it_means(patients_.at(first))));
   }
 

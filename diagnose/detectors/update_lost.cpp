@@ -2,13 +2,16 @@
 //
 // Sees: every launch of AdamW: of each parameter up to 4,096 weights, and the update that each was
 // due, computed again in double from the moments that the kernel left. It adds up what a weight was
-// owed since it last moved.
-// Fires: when more than a quarter of at least 256 weights with an update have been owed more than
-// two bf16 spacings without moving, and all weights are bf16 numbers. Why these numbers: an f32
-// weight moves at once, its spacing is 65,536 times finer. A bf16 weight with a compensation moves
-// before it is owed one spacing. One that is rounded stochastically moves with the probability
-// update / spacing, so a share of e^-2 = 13.5 % waits for two spacings; a quarter is beyond that
-// by five standard deviations of 256 weights. Rounded to nearest, a weight waits for ever.
+// owed since it last moved, and judges each parameter by itself.
+// Fires: when more than a quarter of a parameter's weights with an update have been owed more than
+// two bf16 spacings (more, where it has few weights) without moving, and it is kept in bf16. Why
+// these numbers: an f32 weight moves at once, its spacing is 65,536 times finer. A bf16 weight with
+// a compensation moves before it is owed one spacing. One that is rounded stochastically moves with
+// the probability update / spacing, so k spacings pass it by with the probability e^-k. That m of n
+// do at once, where m is a quarter of n, is less likely than one in a million from k = 2 + 14 / m
+// on: 16 for a single weight, 2.2 for 256. Rounded to nearest, a weight waits for ever.
+// A parameter is kept in bf16 when all its weights are bf16 numbers and one of them is no power of
+// two; where they are powers of two only, such as gains of 1, all of the launch must be so.
 // Silent: weights of more than 8 significant bits that do not move, which is another fault; updates
 // that cancel each other before they add up to two spacings; and weights that are mostly moved, as
 // W ~ N(0, 0.02) at updates of 1e-4: an eighth of them stands still, almost no movement is lost.
@@ -18,6 +21,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <unordered_map>
 #include <vector>
 
@@ -28,11 +32,9 @@ namespace faultline::diagnose {
 namespace {
 
 constexpr int64_t kSampled = 4096;  // of each parameter
-constexpr int64_t kLeast = 256;
 constexpr double kShare = 0.25;
 constexpr double kSpacings = 2;
-
-bool is_bf16(float value) { return (std::bit_cast<uint32_t>(value) & 0xffff) == 0; }
+constexpr double kSpacingsOfOne = 14;  // more, for a single weight
 
 // The distance between neighbouring bf16 numbers of about this size, at most.
 double spacing(float value) { return 0x1p-7 * std::abs(value); }
@@ -41,13 +43,32 @@ double spacing(float value) { return 0x1p-7 * std::abs(value); }
 struct Weight {
   float value = 0;
   double owed = 0;  // updates since it last moved
+
+  // In spacings. 0 moves at any update.
+  double owed_spacings() const { return value == 0 ? 0 : std::abs(owed) / spacing(value); }
 };
 
-struct Count {
-  int64_t due = 0;    // weights with an update
-  int64_t stuck = 0;  // of them, those that were owed too much
-  double owed = 0;    // by one of them
-  float value = 0;    // of it
+// What the values of weights say about the type that they are kept in.
+struct Precision {
+  bool all_bf16 = true;
+  bool any_telling = false;  // one that is no power of two: others are numbers of every type
+
+  void add(float value) {
+    const auto bits = std::bit_cast<uint32_t>(value);
+    all_bf16 = all_bf16 && (bits & 0xffff) == 0;
+    any_telling = any_telling || (bits & 0x7fffff) != 0;
+  }
+  void add(const Precision& other) {
+    all_bf16 = all_bf16 && other.all_bf16;
+    any_telling = any_telling || other.any_telling;
+  }
+  bool is_bf16() const { return all_bf16 && any_telling; }
+};
+
+// A parameter, as a launch left it.
+struct Followed {
+  Precision precision;
+  std::vector<const Weight*> due;  // its weights with an update
 };
 
 class UpdateLost : public Watcher {
@@ -60,46 +81,54 @@ class UpdateLost : public Watcher {
   void launched(const LaunchEvent& event) {
     const auto adamw = adamw_launch(event.launch);
     if (!adamw || !adamw->is_sound()) return;
-    Count count;
-    bool all_bf16 = true;
-    for (const UpdateTensors& tensors : adamw->tensors) {
-      all_bf16 = follow(*adamw, tensors, count) && all_bf16;
-    }
     looked();
-    const double limit = kShare * static_cast<double>(count.due);
-    if (!all_bf16 || count.due < kLeast || static_cast<double>(count.stuck) <= limit) return;
-    report("bf16.weights-frozen", 0.95, event.launch.label.op,
-           fmt::format(
-               "{} of {} weights have not moved, though each was owed more than two "
-               "spacings of bf16; one of {:.6g} was owed {:.3g}, a spacing there is at most {:.3g}",
-               count.stuck, count.due, count.value, count.owed, spacing(count.value)));
+    std::vector<Followed> parameters;
+    Precision launch;
+    for (const UpdateTensors& tensors : adamw->tensors) {
+      parameters.push_back(follow(*adamw, tensors));
+      launch.add(parameters.back().precision);
+    }
+    for (const Followed& parameter : parameters) {
+      const bool is_bf16 =
+          parameter.precision.is_bf16() || (parameter.precision.all_bf16 && launch.is_bf16());
+      if (is_bf16) judge(event.launch, parameter.due);
+    }
   }
 
-  // Returns whether all weights looked at are bf16 numbers.
-  bool follow(const AdamwLaunch& adamw, const UpdateTensors& tensors, Count& count) {
+  Followed follow(const AdamwLaunch& adamw, const UpdateTensors& tensors) {
     const int64_t stride = std::max<int64_t>(1, tensors.count / kSampled);
     std::vector<Weight>& weights = weights_[tensors.parameter];
     const auto size = static_cast<size_t>((tensors.count + stride - 1) / stride);
     const bool known = weights.size() == size;
     weights.resize(size);
-    bool all_bf16 = true;
+    Followed followed;
     for (size_t i = 0; i < size; ++i) {
       const int64_t n = static_cast<int64_t>(i) * stride;
       const float now = tensors.parameter[n];
-      all_bf16 = all_bf16 && is_bf16(now);
       Weight& weight = weights[i];
       const bool moved = !known || now != weight.value;
       const double update = adamw.update(now, tensors.first[n], tensors.second[n]);
       weight = {now, moved ? 0 : weight.owed + update};
-      if (update == 0) continue;
-      ++count.due;
-      if (now == 0 || !(std::abs(weight.owed) > kSpacings * spacing(now))) continue;
-      if (count.stuck++ == 0) {
-        count.owed = weight.owed;
-        count.value = now;
-      }
+      followed.precision.add(now);
+      if (update != 0) followed.due.push_back(&weight);
     }
-    return all_bf16;
+    return followed;
+  }
+
+  void judge(const Launch& launch, const std::vector<const Weight*>& due) {
+    const size_t least = static_cast<size_t>(kShare * static_cast<double>(due.size())) + 1;
+    const double spacings = kSpacings + kSpacingsOfOne / static_cast<double>(least);
+    std::vector<const Weight*> stuck;
+    std::copy_if(due.begin(), due.end(), std::back_inserter(stuck),
+                 [&](const Weight* weight) { return weight->owed_spacings() > spacings; });
+    if (stuck.size() < least) return;
+    const Weight& first = *stuck.front();
+    report("bf16.weights-frozen", 0.95, launch.label.op,
+           fmt::format("{} of {} weights of a parameter have not moved, though each was owed more "
+                       "than {:.3g} spacings of bf16; one of {:.6g} was owed {:.3g}, a spacing "
+                       "there is at most {:.3g}",
+                       stuck.size(), due.size(), spacings, first.value, first.owed,
+                       spacing(first.value)));
   }
 
   std::unordered_map<const float*, std::vector<Weight>> weights_;  // by parameter

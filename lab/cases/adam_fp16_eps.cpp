@@ -6,6 +6,7 @@
 #include "core/float16.h"
 #include "kernels/attributes.h"
 #include "lab/case.h"
+#include "lab/trained_experiment.h"
 #include "optim/optimizer.h"
 
 namespace faultline::lab {
@@ -14,9 +15,9 @@ namespace {
 double in_fp16(double value) { return static_cast<double>(float16(value)); }
 
 // page: begin
-// AdamW as a program all in fp16 runs it: moments and epsilon are fp16 numbers.
-void update_weight(float& weight, float gradient, float& m, float& v, double epsilon,
-                   const AdamwAttributes& a, const double* corrections, double lr) {
+// AdamW where its state has the type of fp16 weights: moments, epsilon and denominator are fp16.
+void update_in_fp16(float& weight, float gradient, float& m, float& v, double epsilon,
+                    const AdamwAttributes& a, const double* corrections, double lr) {
   m = static_cast<float>(in_fp16(a.beta1 * m + (1 - a.beta1) * gradient));
   v = static_cast<float>(in_fp16(a.beta2 * v + (1 - a.beta2) * gradient * gradient));
   const double denominator = in_fp16(std::sqrt(v / corrections[1]) + in_fp16(epsilon));
@@ -25,6 +26,18 @@ void update_weight(float& weight, float gradient, float& m, float& v, double eps
 }
 // page: end
 
+// What people do about it: moments in f32, and the whole update computed there.
+void update_in_f32(float& weight, float gradient, float& m, float& v, double epsilon,
+                   const AdamwAttributes& a, const double* corrections, double lr) {
+  m = static_cast<float>(a.beta1 * m + (1 - a.beta1) * gradient);
+  v = static_cast<float>(a.beta2 * v + (1 - a.beta2) * gradient * gradient);
+  const double update = lr * (m / corrections[0]) / (std::sqrt(v / corrections[1]) + epsilon);
+  weight = static_cast<float>(weight * (1 - lr * a.weight_decay) - update);
+}
+
+using UpdateWeight = decltype(update_in_fp16);
+
+template <UpdateWeight* update>
 void update_all(const KernelArgs& args, double epsilon) {
   const auto* const table = reinterpret_cast<const UpdateTensors*>(args.inputs[0].data);
   const auto rows = static_cast<size_t>(args.inputs[0].numel()) / sizeof(UpdateTensors);
@@ -32,21 +45,23 @@ void update_all(const KernelArgs& args, double epsilon) {
       args.inputs[3].defined() ? static_cast<float>(*args.inputs[3].as<double>()) : 1.0F;
   for (const UpdateTensors& t : std::span(table, rows)) {
     for (int64_t i = 0; i < t.count; ++i) {
-      update_weight(t.parameter[i], factor * t.gradient[i], t.first[i], t.second[i], epsilon,
-                    args.attributes.as<AdamwAttributes>(), args.inputs[1].as<double>(),
-                    *args.inputs[2].as<double>());
+      update(t.parameter[i], factor * t.gradient[i], t.first[i], t.second[i], epsilon,
+             args.attributes.as<AdamwAttributes>(), args.inputs[1].as<double>(),
+             *args.inputs[2].as<double>());
     }
   }
 }
 
-void update_in_fp16(const KernelArgs& args) {
-  update_all(args, args.attributes.as<AdamwAttributes>().epsilon);
+template <UpdateWeight* update>
+void with_own_epsilon(const KernelArgs& args) {
+  update_all<update>(args, args.attributes.as<AdamwAttributes>().epsilon);
 }
-constexpr KernelRecord kFp16{"adamw/fp16", &update_in_fp16};
+constexpr KernelRecord kFp16{"adamw/fp16", &with_own_epsilon<&update_in_fp16>};
+constexpr KernelRecord kF32{"adamw/moments in f32", &with_own_epsilon<&update_in_f32>};
 
 // The advice of many threads: an epsilon that fp16 can hold. 1e-7 becomes 2^-23.
-void update_with_larger_epsilon(const KernelArgs& args) { update_all(args, 1e-7); }
-constexpr KernelRecord kLargerEpsilon{"adamw/fp16, epsilon 1e-7", &update_with_larger_epsilon};
+void with_larger_epsilon(const KernelArgs& args) { update_all<&update_in_fp16>(args, 1e-7); }
+constexpr KernelRecord kLargerEpsilon{"adamw/fp16, epsilon 1e-7", &with_larger_epsilon};
 
 Plant replace_update(const KernelRecord& kernel) {
   return [&kernel](Context& context) {
@@ -58,7 +73,7 @@ Plant replace_update(const KernelRecord& kernel) {
 // Four weights with constant gradients of very different size. AdamW moves each by lr per step,
 // whatever its gradient, as long as that is far above epsilon; the last has none, like a row of an
 // embedding whose token does not occur.
-class FourGradients : public Experiment {
+class FourGradients : public TrainedExperiment {
  public:
   explicit FourGradients(const RunOptions&)
       : weights_("weights", ones({4}), Decay::no), optimizer_({{{&weights_}, 0}}) {}
@@ -74,16 +89,6 @@ class FourGradients : public Experiment {
       curves_[i].y.push_back(weights[i]);
     }
   }
-  State state() override {
-    State state;
-    state.tensors["weights"] = weights_.value();
-    state.add("optimizer", optimizer_.state());
-    return state;
-  }
-  void load(const State& state) override {
-    copy_(weights_.value().detach(), state.tensor("weights"));
-    optimizer_.load(state.part("optimizer"));
-  }
   void report(Metrics& metrics) override {
     const std::vector<double> weights = weights_.value().to_vector<double>();
     for (size_t i = 0; i < curves_.size(); ++i) {
@@ -93,14 +98,15 @@ class FourGradients : public Experiment {
   }
 
  private:
+  optim::Optimizer& optimizer() override { return optimizer_; }
+
   static constexpr double kLearningRate = 1e-3;
 
   Parameter weights_;
   optim::AdamW optimizer_;
-  std::array<Curve, 4> curves_{Curve{"w of gradient 0.1", {}, {}},
-                               {"w of gradient 1e-5", {}, {}},
-                               {"w of gradient 1e-8", {}, {}},
-                               {"w of gradient 0", {}, {}}};
+  // The weights by their gradients.
+  std::array<Curve, 4> curves_{
+      Curve{"w(0.1)", {}, {}}, {"w(1e-5)", {}, {}}, {"w(1e-8)", {}, {}}, {"w(0)", {}, {}}};
 };
 
 }  // namespace
@@ -152,9 +158,11 @@ FAULT(adam_fp16_eps) {
   fault.only_variant()
       .wrong(replace_update(kFp16))
       .run<FourGradients>(20)
-      .expect("w of gradient 1e-5", -INFINITY)
-      .expect("w of gradient 1e-8", NAN)
-      .expect("w of gradient 0", NAN)
+      .remedy(replace_update(kF32))
+      .fixed_within(1e-6, "20 roundings of each weight to f32, by at most 2^-25 each")
+      .expect("w(1e-5)", -INFINITY)
+      .expect("w(1e-8)", NAN)
+      .expect("w(0)", NAN)
       .claimed("an epsilon that fp16 can hold, 1e-7", replace_update(kLargerEpsilon))
       .caught_by("denominator.zero")
       .not_in_training("its training form comes with mixed precision");

@@ -3,12 +3,13 @@
 #include <cmath>
 #include <functional>
 #include <span>
+#include <string_view>
 
 #include "autograd/functional.h"
-#include "autograd/rules.h"
 #include "core/rng.h"
 #include "kernels/layout.h"
 #include "lab/case.h"
+#include "lab/trained_experiment.h"
 #include "optim/clip.h"
 #include "optim/optimizer.h"
 
@@ -41,6 +42,12 @@ void accumulate(const RunOptions& options, Metrics& metrics) {
   metrics.add(curve);
 }
 
+// What people do about both: a buffer in f32, whatever the contributions are (main_grad).
+Tensor accumulate_in_f32(const Tensor& held, const Tensor& contribution) {
+  const Tensor added = cast(contribution, DType::f32);
+  return held.defined() ? held + added : clone(added);
+}
+
 // A gradient buffer in fp16, which the optimizer reads as f32.
 Tensor accumulate_in_fp16(const Tensor& held, const Tensor& contribution) {
   const Tensor added = cast(contribution, DType::f16);
@@ -59,7 +66,7 @@ std::shared_ptr<void> detect_anomaly(Context& context) {
 
 // Steps of 8 micro-batches, each with the gradient 2^-10 for every weight. One micro-batch, the
 // fifth of step 10, has 70,000: a lot, and no reason to end a run whose gradients are clipped.
-class OneLargeGradient : public Experiment {
+class OneLargeGradient : public TrainedExperiment {
  public:
   static constexpr int64_t kSteps = 20;
 
@@ -83,24 +90,22 @@ class OneLargeGradient : public Experiment {
     curve_.y.push_back(weight());
   }
   State state() override {
-    State state;
-    state.tensors["weights"] = weights_.value();
-    state.tensors["largest norm"] = largest_norm_;
-    state.add("optimizer", optimizer_.state());
+    State state = TrainedExperiment::state();
+    state.tensors["max norm"] = largest_norm_;
     return state;
   }
   void load(const State& state) override {
-    copy_(weights_.value().detach(), state.tensor("weights"));
-    copy_(largest_norm_, state.tensor("largest norm"));
-    optimizer_.load(state.part("optimizer"));
+    TrainedExperiment::load(state);
+    copy_(largest_norm_, state.tensor("max norm"));
   }
   void report(Metrics& metrics) override {
-    metrics.measure("largest norm", largest_norm_.item<double>());
+    metrics.measure("max norm", largest_norm_.item<double>());
     metrics.measure("weight", weight());
     metrics.add(curve_);
   }
 
  private:
+  optim::Optimizer& optimizer() override { return optimizer_; }
   double weight() const { return weights_.value().to_vector<double>()[0]; }
 
   Parameter weights_;
@@ -191,47 +196,38 @@ double deviation_in_bf16(const Row& row, double epsilon) {
 double deviation_in_fp16(const Row& row, double epsilon) {
   return std::sqrt(static_cast<double>(float16(two_pass_variance(row) + epsilon)));
 }
+// What people do about both: all of it in f32, in two passes.
+double deviation_in_f32(const Row& row, double epsilon) {
+  return static_cast<double>(std::sqrt(static_cast<float>(two_pass_variance(row) + epsilon)));
+}
 constexpr KernelRecord kNormInBf16{"layer_norm/one pass, bf16",
                                    &layer_norm_with<&deviation_in_bf16>};
 constexpr KernelRecord kNormInFp16{"layer_norm/variance in fp16",
                                    &layer_norm_with<&deviation_in_fp16>};
+constexpr KernelRecord kNormInF32{"layer_norm/two passes, f32",
+                                  &layer_norm_with<&deviation_in_f32>};
 
-// The variance of each row as an op of its own, so that a run can show what a layer norm hides.
-template <double (*variance)(const Row&)>
-void variance_of_rows(const KernelArgs& args) {
-  for_each_row(args.inputs[0],
-               [&](const Row& row, int64_t r) { write(args.outputs[0], r, variance(row)); });
-}
-constexpr KernelRecord kVarianceInBf16{"row_variance/one pass, bf16",
-                                       &variance_of_rows<&one_pass_variance_in_bf16>};
-constexpr OpRules kRowVarianceRules{
-    .shape = [](std::span<const Tensor> inputs, const Attributes&, std::span<OutputSpec> outputs) {
-      outputs[0] = {{inputs[0].numel() / inputs[0].shape()[-1]}, DType::f32};
-    }};
-constexpr OpDefinition kRowVariance{
-    .name = "row_variance",
-    .inputs = 1,
-    .outputs = 1,
-    .differentiable = 0,
-    .saved_inputs = 0,
-    .saved_outputs = 0,
-    .autocast = Autocast::any,
-    .determinism = Determinism::same_bits,
-    .kernels = Kernels::reference,
-    .rules = &kRowVarianceRules,
-    .cpu = {"row_variance", nullptr},
-    .reference = {"row_variance/two passes", &variance_of_rows<&two_pass_variance>}};
-
-Selection select_bf16_sums(const SelectionRequest& request) {
-  constexpr const char* kReason = "one pass over the row";
-  if (&request.op == &kRowVariance) return {&kVarianceInBf16, kReason};
-  if (&request.op == &definition(Op::layer_norm)) return {&kNormInBf16, kReason};
-  return KernelSeam::standard(request);
+Plant replace_norm(const KernelRecord& kernel) {
+  return [&kernel](Context& context) {
+    return context.seams.replace<KernelSeam>([&kernel](const SelectionRequest& request) {
+      if (&request.op == &definition(Op::layer_norm)) return Selection{&kernel, "planted"};
+      return KernelSeam::standard(request);
+    });
+  };
 }
 
-Selection select_fp16_sums(const SelectionRequest& request) {
-  if (&request.op == &definition(Op::layer_norm)) return {&kNormInFp16, "all in fp16"};
-  return KernelSeam::standard(request);
+// The variance that a layer norm of one row worked with, from the 1 / sqrt(variance + epsilon) that
+// it saves for its backward pass. Above a variance of -2^-7, epsilon keeps that root real.
+double variance_used(const Tensor& row) {
+  constexpr double kEpsilon = 0x1p-7 + 0x1p-10;
+  double rstd = NAN;
+  const auto listening =
+      Context::current().events.subscribe<LaunchEvent>([&](const LaunchEvent& event) {
+        if (std::string_view(event.launch.label.op) != "layer_norm") return;
+        rstd = read_or(event.launch.args.outputs[2], 0, NAN);
+      });
+  layer_norm(row, {}, {}, kEpsilon);
+  return 1 / (rstd * rstd) - kEpsilon;
 }
 
 // Eight values one bf16 spacing apart, five of them the larger, in an order that the seed draws.
@@ -241,10 +237,9 @@ void close_values(const RunOptions& options, Metrics& metrics) {
   for (size_t i = row.size() - 1; i > 0; --i) std::swap(row[i], row[random.below(i + 1, i)]);
   const Tensor x = cast(tensor<float>(std::span<const float>(row), {1, 8}), DType::bf16);
 
-  const Tensor variance = faultline::apply(kRowVariance, std::array{x})[0];
   const std::vector<double> y = layer_norm(x, {}, {}).to_vector<double>();
-  metrics.measure("variance", variance.item<double>());
-  metrics.measure("y of the first", y[0]);
+  metrics.measure("variance", variance_used(x));
+  metrics.measure("y[0]", y[0]);
   metrics.add(Grid{"x", 1, 8, x.to_vector<double>()});
   metrics.add(Grid{"y = layer_norm(x)", 1, 8, y});
 }
@@ -269,6 +264,9 @@ void add_gradient_variants(Fault& fault) {
         return context.seams.replace<AccumulateSeam>(&accumulate_in_bf16);
       })
       .run(&accumulate)
+      .remedy([](Context& context) {
+        return context.seams.replace<AccumulateSeam>(&accumulate_in_f32);
+      })
       .expect("gradient", 0.25)
       .claimed("set_detect_anomaly, which raises at a NaN", &detect_anomaly)
       .caught_by("accumulate.absorbed")
@@ -278,7 +276,7 @@ void add_gradient_variants(Fault& fault) {
         return context.seams.replace<AccumulateSeam>(&accumulate_in_fp16);
       })
       .run<OneLargeGradient>(OneLargeGradient::kSteps)
-      .expect("largest norm", INFINITY)
+      .expect("max norm", INFINITY)
       .expect("weight", NAN)
       .claimed("set_detect_anomaly, which raises at a NaN", &detect_anomaly)
       .caught_by("accumulate.finite")
@@ -287,15 +285,20 @@ void add_gradient_variants(Fault& fault) {
 
 void add_norm_variants(Fault& fault) {
   fault.variant("ln-variance", "A layer norm in bf16 finds a variance of -0.0078125")
-      .wrong([](Context& context) { return context.seams.replace<KernelSeam>(&select_bf16_sums); })
+      .wrong(replace_norm(kNormInBf16))
       .run(&close_values)
+      .remedy(replace_norm(kNormInF32))
+      .fixed_within(5e-4,
+                    "the variance is read from an f32, 1 / sqrt(variance + 0.0088), of which each "
+                    "rounding, by up to 2^-24, is up to 7e-5 of the variance")
       .expect("variance", -0x1p-7)
-      .expect("y of the first", NAN)
+      .expect("y[0]", NAN)
       .caught_by("variance.positive")
       .not_in_training(kLater);
   fault.variant("fp16-eps", "An epsilon of 1e-12 is 0 in fp16, and padding becomes NaN")
-      .wrong([](Context& context) { return context.seams.replace<KernelSeam>(&select_fp16_sums); })
+      .wrong(replace_norm(kNormInFp16))
       .run(&padded_row)
+      .remedy(replace_norm(kNormInF32))
       .expect("y of padding", NAN)
       .caught_by("variance.positive")
       .not_in_training(kLater);
@@ -328,11 +331,12 @@ FAULT(bf16_accumulate) {
            "inf, inf times a weight is NaN. torch._C._set_backtrace_enabled finds the node.",
        .truth =
            "That is the range of fp16. bf16 has the exponents of f32: accumulation in it loses "
-           "significance and hardly ever overflows, and 1e-12 is a bf16 number. The chain of inf "
+           "significance and hardly ever overflows, and 1e-12 is in its range. The chain of inf "
            "and NaN is real in fp16; in bf16 a variance is lost by cancellation. The function "
            "named there does not exist, and set_detect_anomaly looks at what backward functions "
            "return, for NaN only: it is silent where a sum stops, and where a sum overflows, since "
-           "joining gradients is no backward function and inf is no NaN.",
+           "joining gradients is no backward function and inf is no NaN. It speaks a step "
+           "later, when the weights are NaN, and names another place.",
        .fix =
            "Accumulate gradients in f32 (a main_grad buffer), also where the forward pass is bf16; "
            "mean and variance of norms in f32 and in two passes. Where a 16-bit sum must be: Kahan "
@@ -341,22 +345,23 @@ FAULT(bf16_accumulate) {
            "uncleared hands the NaN to every later window. Leaving out the one bad micro-batch "
            "hides the NaN and changes the gradient.",
        .sources =
-           {"DeepSpeed issue 2768 (2023): accumulation in bf16 diverges where fp16 does not; led "
-            "to pull request 2352. https://github.com/microsoft/DeepSpeed/issues/2768",
-            "Megatron-LM issues 372 and 502 (2023): bf16 now forces f32 accumulation and "
-            "all-reduce. https://github.com/NVIDIA/Megatron-LM/issues/372",
-            "Liger-Kernel issue 512 (2025): fused cross-entropy accumulates its weight gradient by "
-            "chunks in bf16. https://github.com/linkedin/Liger-Kernel/issues/512",
-            "tt-metal issue 45968 (2026-06-03): batch_norm in bf16 by E[x^2] - E[x]^2 gives NaN. "
-            "https://github.com/tenstorrent/tt-metal/issues/45968",
-            "PyTorch issue 41527 (2020-07-16): layer_norm of zeros in fp16 with epsilon 1e-12 is "
-            "NaN. https://github.com/pytorch/pytorch/issues/41527",
-            "DeepSpeed issue 581 (2020-12-05): variance + epsilon is rounded to half before the "
-            "root; padding becomes NaN. https://github.com/deepspeedai/DeepSpeed/issues/581",
-            "espnet pull request 3283 (2021-06-10): a step with a NaN gradient was skipped and its "
-            "gradients were not cleared. https://github.com/espnet/espnet/pull/3283",
-            "PyTorch issue 83537 (2022-08-16): anomaly mode does not look for inf. "
-            "https://github.com/pytorch/pytorch/issues/83537"},
+           // NOLINTNEXTLINE(bugprone-suspicious-missing-comma): each source takes two lines
+       {"DeepSpeed issue 2768 (2023): accumulation in bf16 diverges where fp16 does not; led "
+        "to pull request 2352. https://github.com/microsoft/DeepSpeed/issues/2768",
+        "Megatron-LM issues 372 and 502 (2023): bf16 now forces f32 accumulation and "
+        "all-reduce. https://github.com/NVIDIA/Megatron-LM/issues/372",
+        "Liger-Kernel issue 512 (2025): fused cross-entropy accumulates its weight gradient by "
+        "chunks in bf16. https://github.com/linkedin/Liger-Kernel/issues/512",
+        "tt-metal issue 45968 (2026-06-03): batch_norm in bf16 by E[x^2] - E[x]^2 gives NaN. "
+        "https://github.com/tenstorrent/tt-metal/issues/45968",
+        "PyTorch issue 41527 (2020-07-16): layer_norm of zeros in fp16 with epsilon 1e-12 is "
+        "NaN. https://github.com/pytorch/pytorch/issues/41527",
+        "DeepSpeed issue 581 (2020-12-05): variance + epsilon is rounded to half before the "
+        "root; padding becomes NaN. https://github.com/deepspeedai/DeepSpeed/issues/581",
+        "espnet pull request 3283 (2021-06-10): a step with a NaN gradient was skipped and its "
+        "gradients were not cleared. https://github.com/espnet/espnet/pull/3283",
+        "PyTorch issue 83537 (2022-08-16): anomaly mode does not look for inf. "
+        "https://github.com/pytorch/pytorch/issues/83537"},
        .look_alikes =
            "Gradients that are too small also come from a mean of means over micro-batches of "
            "different length (then one micro-batch per step is right, and f32 does not help) or "

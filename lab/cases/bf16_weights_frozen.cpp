@@ -142,7 +142,7 @@ class FreshWeights : public Experiment {
   }
   void report(Metrics& metrics) override {
     metrics.measure("unchanged, %", 100 * share_unchanged());
-    metrics.measure("moved, % of lr * steps",
+    metrics.measure("moved, % of owed",
                     -100 * mean_movement() / (kLearningRate * static_cast<double>(kSteps)));
     metrics.add(curve_);
   }
@@ -174,7 +174,7 @@ Variant& add_variant(Fault& fault, const char* name, const char* title) {
       .wrong(&keep_weights_in_bf16)
       .run<FreshWeights>(FreshWeights::kSteps)
       .expect_within("unchanged, %", 84.4, 2.8, kSampling)
-      .expect_within("moved, % of lr * steps", 6.05, 1.2,
+      .expect_within("moved, % of owed", 6.05, 1.2,
                      "15.5 % of the weights move, by 2^-8 on average, until they are at -2^-8; "
                      "sampled as above")
       .caught_by("update.lost")

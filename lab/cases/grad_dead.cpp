@@ -1,18 +1,41 @@
-#include <cmath>
-
 #include "autograd/functional.h"
 #include "core/rng.h"
 #include "lab/case.h"
+#include "lab/trained_experiment.h"
 #include "nn/gpt2.h"
 #include "optim/optimizer.h"
+#include "train/events.h"
 
 namespace faultline::lab {
 namespace {
 
 // ---- the wrong code -----------------------------------------------------------------------------
 
-// One large step has pushed the biases to about -10: no unit is above 0 for any input again.
-Tensor dead_relu(const Tensor& x) { return relu(x - 10.0); }
+// The activation is ReLU, and one large step has pushed the biases in front of it to -10: no unit
+// is above 0 again, for any input.
+void push_biases_down(const std::vector<Parameter*>& parameters) {
+  const NoGrad off;
+  for (const Parameter* parameter : parameters) {
+    if (parameter->name().ends_with("mlp.fc.bias")) fill_(parameter->value().detach(), -10);
+  }
+}
+
+std::shared_ptr<void> die(Context& context) {
+  using Guards = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
+  return std::make_shared<Guards>(
+      context.seams.replace<nn::ActivationSeam>([](const Tensor& x) { return relu(x); }),
+      context.events.subscribe<train::StepBeginEvent>(
+          [pushed = false](const train::StepBeginEvent& event) mutable {
+            if (!std::exchange(pushed, true)) push_biases_down(event.parameters);
+          }));
+}
+
+// What people do about it: a slope below 0 as well, which leads the gradient back to the biases.
+Tensor leaky_relu(const Tensor& x) { return relu(x) - relu(-x) * 0.01; }
+
+std::shared_ptr<void> leak(Context& context) {
+  return context.seams.replace<nn::ActivationSeam>(&leaky_relu);
+}
 
 // page: begin
 // The value is handed on without its history: the loss changes with it, and no gradient returns.
@@ -32,7 +55,7 @@ constexpr int64_t kBlockSymbols = 16;
 constexpr int64_t kBlockPositions = 8;
 
 // GPT-2 of one block and 16 parameter tensors on random tokens.
-class OneBlock : public Experiment {
+class OneBlock : public TrainedExperiment {
  public:
   explicit OneBlock(const RunOptions& options)
       : seed_(options.seed),
@@ -47,6 +70,7 @@ class OneBlock : public Experiment {
 
   void step(int64_t step) override {
     model_.clear_gradients();
+    Context::current().events.emit(train::StepBeginEvent{step, parameters_});
     const auto drawn = static_cast<uint64_t>(step);
     const Tensor inputs = tokens(2 * drawn);
     const Tensor loss = nn::language_model_loss(model_(inputs, {}), tokens(2 * drawn + 1));
@@ -54,23 +78,14 @@ class OneBlock : public Experiment {
     optimizer_.step(1e-3);
     look();
   }
-  State state() override {
-    State state;
-    state.add("model", model_.state());
-    state.add("optimizer", optimizer_.state());
-    return state;
-  }
-  void load(const State& state) override {
-    model_.load(state.part("model"));
-    optimizer_.load(state.part("optimizer"));
-  }
   void report(Metrics& metrics) override {
     metrics.count("undefined", static_cast<double>(undefined_));
     metrics.count("zero", static_cast<double>(zero_));
-    metrics.add(norms_);
+    metrics.add(alive_);
   }
 
  private:
+  optim::Optimizer& optimizer() override { return optimizer_; }
   Tensor tokens(uint64_t number) const {
     const RandomSequence random(seed_, stream_of("grad.dead tokens") + number);
     std::vector<int32_t> ids;
@@ -84,18 +99,19 @@ class OneBlock : public Experiment {
   void look() {
     undefined_ = 0;
     zero_ = 0;
-    norms_ = {"gradient norm by parameter number", {}, {}};
+    alive_ = {"gradient elements that are not 0, % by parameter number", {}, {}};
     for (const Parameter* parameter : parameters_) {
       const Tensor gradient = parameter->gradient();
-      double squares = 0;
+      int64_t alive = 0;
       if (gradient.defined()) {
-        for (const double g : gradient.to_vector<double>()) squares += g * g;
-        zero_ += squares == 0 ? 1 : 0;
+        for (const double g : gradient.to_vector<double>()) alive += g != 0 ? 1 : 0;
+        zero_ += alive == 0 ? 1 : 0;
       } else {
         ++undefined_;
       }
-      norms_.x.push_back(static_cast<double>(norms_.x.size()));
-      norms_.y.push_back(std::sqrt(squares));
+      alive_.x.push_back(static_cast<double>(alive_.x.size()));
+      alive_.y.push_back(100.0 * static_cast<double>(alive) /
+                         static_cast<double>(parameter->value().numel()));
     }
   }
 
@@ -105,10 +121,10 @@ class OneBlock : public Experiment {
   optim::AdamW optimizer_;
   int64_t undefined_ = 0;
   int64_t zero_ = 0;
-  Curve norms_;
+  Curve alive_;
 };
 
-constexpr int64_t kBlockSteps = 40;
+constexpr int64_t kBlockSteps = 160;
 
 FaultText grad_dead_text() {
   return {
@@ -135,9 +151,12 @@ FaultText grad_dead_text() {
       .truth =
           "The three causes are real, the check is not: any() is true as soon as one parameter of "
           "the whole model is alive. It has to be asked of each parameter, and undefined told "
-          "from zero, because they have different causes. And zero is right at times: a LoRA "
-          "adapter begins with B = 0, so the first gradient of A is exactly 0; rows of an "
-          "embedding for tokens not in the batch are 0; frozen parameters have none.",
+          "from zero, because they have different causes. Anomaly detection is no help: it looks "
+          "for NaN, and nothing is NaN here. And a zero is right at times: a LoRA adapter begins "
+          "with B = 0, so the first gradient of A is exactly 0; rows of an embedding for tokens "
+          "not in the batch are 0; an expert that got no token has zeros or none; frozen "
+          "parameters have none. So the detector waits for 150 steps, and longer for a parameter "
+          "that was without a gradient for a while before.",
       .fix =
           "Undefined: find the cut just above the first such parameter (detach, NoGrad, an item "
           "taken out and put back, a result not used, checkpointing without an input that "
@@ -176,8 +195,9 @@ FAULT(grad_dead) {
 
   // ln_2 (2), mlp.fc (2) and mlp.proj.weight.
   fault.variant("dead-relu", "Behind a dead ReLU every gradient is zero")
-      .wrong([](Context& context) { return context.seams.replace<nn::ActivationSeam>(&dead_relu); })
+      .wrong(&die)
       .run<OneBlock>(kBlockSteps)
+      .remedy(&leak)
       .expect("zero", 5)
       .caught_by("gradients.dead")
       .in_training({.steps = 200});

@@ -1,5 +1,6 @@
 #include "autograd/functional.h"
 #include "lab/case.h"
+#include "lab/trained_experiment.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
 #include "train/trainer.h"
@@ -22,7 +23,7 @@ class OneWeight : public nn::Module {
 };
 
 // Plain SGD on loss = weight: its gradient is 1 at every step. All numbers are exact in f32.
-class LinearLoss : public Experiment {
+class LinearLoss : public TrainedExperiment {
  public:
   explicit LinearLoss(const RunOptions&)
       : parameters_(model_.parameters()), optimizer_({{parameters_, 0}}) {
@@ -39,16 +40,6 @@ class LinearLoss : public Experiment {
     curve_.x.push_back(static_cast<double>(step));
     curve_.y.push_back(gradient_);
   }
-  State state() override {
-    State state;
-    state.add("model", model_.state());
-    state.add("optimizer", optimizer_.state());
-    return state;
-  }
-  void load(const State& state) override {
-    model_.load(state.part("model"));
-    optimizer_.load(state.part("optimizer"));
-  }
   void report(Metrics& metrics) override {
     metrics.measure("gradient", gradient_);
     metrics.measure("weight", weight().item<double>());
@@ -56,6 +47,7 @@ class LinearLoss : public Experiment {
   }
 
  private:
+  optim::Optimizer& optimizer() override { return optimizer_; }
   const Tensor& weight() const { return parameters_[0]->value(); }
 
   OneWeight model_;

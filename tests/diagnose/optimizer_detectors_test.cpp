@@ -106,7 +106,7 @@ Tensor only_x(Parameter& x, Parameter&, int) { return x.value(); }
 
 TEST(GradientsDead, TellsUnusedFromCutFromZero) {
   const auto evidence = [](const auto& loss) {
-    const auto detections = descended(16, loss);
+    const auto detections = descended(150, loss);
     return names_of(detections) == std::vector<std::string>{"gradients.dead -> grad.dead"}
                ? detections[0].evidence
                : "not one detection";
@@ -122,14 +122,41 @@ TEST(GradientsDead, TellsUnusedFromCutFromZero) {
       AllOf(HasSubstr("0 parameters had no gradient and 1"), HasSubstr("backward reached it")));
 }
 
-TEST(GradientsDead, WaitsForSixteenStepsRunning) {
-  EXPECT_THAT(names_of(descended(15, &only_x)), IsEmpty());
-  // Left out of most steps, but not of 16 running.
-  EXPECT_THAT(names_of(descended(64,
-                                 [](Parameter& x, Parameter& y, int step) {
-                                   return step % 16 == 0 ? x.value() + y.value() : x.value();
-                                 })),
-              IsEmpty());
+TEST(GradientsDead, WaitsForAHundredAndFiftyStepsRunning) {
+  EXPECT_THAT(names_of(descended(149, &only_x)), IsEmpty());
+}
+
+// The gradient of an expert that got no token: there is none, or its gate multiplies it by 0.
+enum class Idle : uint8_t { left_out, gated };
+
+// y is an expert that gets tokens in every `period`-th of `steps` steps, and none after `last`.
+std::vector<Detection> routed(Idle idle, int period, int last, int steps) {
+  return descended(steps, [=](Parameter& x, Parameter& y, int step) {
+    const bool is_chosen = step % period == 0 && step <= last;
+    if (idle == Idle::left_out) return is_chosen ? x.value() + y.value() : x.value();
+    return x.value() + y.value() * (is_chosen ? 1.0 : 0.0);
+  });
+}
+
+TEST(GradientsDead, IsSilentOnAnExpertThatGetsTokensInEveryTwentiethStep) {
+  EXPECT_THAT(names_of(routed(Idle::left_out, 20, 400, 400)), IsEmpty());
+  EXPECT_THAT(names_of(routed(Idle::gated, 20, 400, 400)), IsEmpty());
+}
+
+// With gaps of 39 steps it waits for 312.
+TEST(GradientsDead, WaitsEightTimesTheLongestGapOfAParameterThatIsSeldomUsed) {
+  EXPECT_THAT(names_of(routed(Idle::gated, 40, 80, 80 + 311)), IsEmpty());
+  EXPECT_THAT(names_of(routed(Idle::gated, 40, 80, 80 + 312)),
+              ElementsAre("gradients.dead -> grad.dead"));
+}
+
+// In a row of one token the only weight is 1, whatever query and key are: their gradients are 0.
+TEST(GradientsDead, IsSilentOnARunWithOneTokenRowsAmongOthers) {
+  const auto attended = [](Parameter& x, Parameter& y, int step) {
+    const int64_t tokens = step % 10 == 0 ? 2 : 1;
+    return slice(x.value(), 0, 0, tokens) * softmax(slice(y.value(), 0, 0, tokens));
+  };
+  EXPECT_THAT(names_of(descended(300, attended)), IsEmpty());
 }
 
 TEST(GradientsDead, IsSilentWhereNothingIsAlive) {
@@ -171,7 +198,7 @@ TEST(GradientsDead, FiresOnAnAdapterOfTwoZeros) {
     Parameter a("a", zeros({1}), Decay::no);
     Parameter b("b", zeros({1}), Decay::no);
     optim::Sgd sgd({{{&weight, &a, &b}, 0}});
-    for (int step = 1; step <= 20; ++step) {
+    for (int step = 1; step <= 160; ++step) {
       for (Parameter* parameter : {&weight, &a, &b}) parameter->clear_gradient();
       backward(weight.value() + a.value() * b.value());
       sgd.step(0.125);

@@ -4,9 +4,11 @@
 #include <cmath>
 
 #include "autograd/functional.h"
+#include "lab/planted.h"
 #include "lab/run_case.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
+#include "tests/io/scratch_directory.h"
 
 // The cases of optimizers and gradients: verified for any seed, and what their texts claim beside
 // their figures is so, the answers of the exercises included.
@@ -102,6 +104,17 @@ TEST(DecayCase, IsSilentlyOffWhereTheFactorRoundsToOne) {
   backward(gain.value() * 0.0);
   for (int step = 0; step < 100; ++step) adamw.step(1e-6);
   EXPECT_EQ(gain.value().item<double>(), 1);
+}
+
+// Without weight decay nothing would be wrong with the run.
+TEST(DecayCase, RefusesATrainingRunWithoutWeightDecay) {
+  const PlannedFaults planned({"wd.on-norm"});
+  train::ConfigBuilder own = train::ConfigBuilder::preset("tiny");
+  EXPECT_THAT(planned.apply_needs(own), testing::IsEmpty());
+  own.assign("weight_decay=0", "--set");
+  EXPECT_THAT(error_of<InvalidArgument>([&] { planned.apply_needs(own); }),
+              HasSubstr("--fault wd.on-norm: it shows only with weight_decay=0.1, and you set "
+                        "weight_decay=0"));
 }
 
 TEST(DeadGradientCase, TellsZerosFromACutPath) {
