@@ -92,13 +92,12 @@ class Gpt2 : public Module {
   LayerNorm ln_f_;
 };
 
-// The loss of each position: logits [N, V], labels i32 [N]; 0 where the label is -1.
+// The loss of each position, 0 where the label is -1: logits [B, T, V], labels i32 [B, T], shifted
+// already. In rows, so that a replacement knows where a sequence begins.
 struct TokenLossSeam {
   static constexpr const char* name = "token loss";
-  using Signature = Tensor(const Tensor& logits_NV, const Tensor& labels_N);
-  static Tensor standard(const Tensor& logits_NV, const Tensor& labels_N) {
-    return cross_entropy_rows(logits_NV, labels_N);
-  }
+  using Signature = Tensor(const Tensor& logits_BTV, const Tensor& labels_BT);
+  static Tensor standard(const Tensor& logits_BTV, const Tensor& labels_BT);
 };
 
 // Sum of the losses of all labels that are not -1: logits [B, T, V], labels i32 [B, T]. Divide by

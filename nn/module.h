@@ -3,6 +3,7 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,15 @@ class Module;
 struct UnitHooks {
   std::function<void(Module&)> before_forward;
   std::function<void(Module&)> after_forward;
+};
+
+// A unit has run forward, for observers. With nobody subscribed it costs one comparison.
+struct ForwardEvent {
+  const Module& module;
+  const Tensor& output;
+  // Computes the output anew. The history of `output` is for the backward pass of whoever runs the
+  // model, and is used up by one; an observer that wants to differentiate needs its own.
+  const std::function<Tensor()>& again;
 };
 
 // A named part of a model with parameters, buffers and children, all of which it owns as members
@@ -62,8 +72,8 @@ class Module {
   // The parameter's value. Only inside `unit`, where hooks have made it ready.
   const Tensor& use(const Parameter& parameter) const;
 
-  // Runs a forward pass as a unit: hooks before and after (after also when it throws), and events
-  // and memory are labelled with this module's path.
+  // Runs a forward pass as a unit: hooks before and after (after also when it throws), events and
+  // memory are labelled with this module's path, and observers are told of its output.
   template <class Body>
   auto unit(Body&& body) {
     Context& context = Context::current();
@@ -72,7 +82,9 @@ class Module {
     if (hooks_.before_forward) hooks_.before_forward(*this);
     auto result = [&] {
       try {
-        return body();
+        auto output = body();
+        if constexpr (std::is_same_v<decltype(output), Tensor>) announce(output, body);
+        return output;
       } catch (...) {
         leave();
         throw;
@@ -85,6 +97,13 @@ class Module {
  private:
   friend class EvaluationMode;
 
+  template <class Body>
+  void announce(const Tensor& output, Body& body) const {
+    const EventBus& events = Context::current().events;
+    if (!events.wanted<ForwardEvent>()) return;
+    const std::function<Tensor()> again = [&body] { return body(); };
+    events.emit(ForwardEvent{*this, output, again});
+  }
   void set_path(const std::string& path);
   void leave() {
     if (hooks_.after_forward) hooks_.after_forward(*this);

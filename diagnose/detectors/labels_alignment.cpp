@@ -1,7 +1,9 @@
 // labels.alignment: the label at t must be the token at t + 1, an end token too.
 //
-// Sees: BatchEvent, the batch as the model gets it. Counts go on over micro-batches until there are
-// 16 labels (for the end: 8 ends of documents), are judged, and begin anew.
+// Sees: the tokens of BatchEvent, and the labels that the loss takes of them (see LossLabels): what
+// cross_entropy reads until the ObjectiveEvent or the next batch, or else the batch's. So labels
+// that are the inputs are right where the loss shifts them. Counts go on over micro-batches until
+// there are 16 labels (for the end: 8 ends of documents), are judged, and begin anew.
 // Fires, while the labels do not all equal the next token, when every label that counts equals
 //   - its own token: labels.no-shift
 //   - the token after next: labels.double-shift;
@@ -12,11 +14,12 @@
 // predicts ends at all does so before each, so 8 ends without a label are no accident.
 // Silent: text in which tokens repeat ("aaaa", "abab"), because there all labels equal the next
 // token; text of period two whose labels fit both wrong shifts, which says that something is wrong
-// and not what; documents that end without an end token.
+// and not what; documents that end without an end token; a loss that gives ignored positions some
+// label and weighs them with 0, or that takes other than the first places of each row.
 #include <fmt/format.h>
 
 #include "diagnose/detector.h"
-#include "train/events.h"
+#include "diagnose/loss_labels.h"
 
 namespace faultline::diagnose {
 namespace {
@@ -24,41 +27,12 @@ namespace {
 constexpr int64_t kEnoughLabels = 16;
 constexpr int64_t kEnoughEnds = 8;
 
-// The host's copy of a batch.
-struct Rows {
-  explicit Rows(const Batch& batch)
-      : length(batch.inputs.size(1)),
-        inputs(batch.inputs.to_vector<int32_t>()),
-        labels(batch.labels.to_vector<int32_t>()) {
-    if (batch.documents.defined()) documents = batch.documents.to_vector<int32_t>();
-    if (batch.key_valid.defined()) {
-      for (const double valid : batch.key_valid.to_vector<double>()) is_text.push_back(valid != 0);
-    }
-  }
-  bool has_neighbour(size_t i, int64_t distance) const {
-    return static_cast<int64_t>(i) % length + distance < length;
-  }
-  // Whether a document is seen to end with the token at `i`: another one or padding follows.
-  bool ends(size_t i) const {
-    if (!has_neighbour(i, 1)) return false;
-    const bool new_document = !documents.empty() && documents[i + 1] != documents[i];
-    const bool padding = !is_text.empty() && is_text[i] && !is_text[i + 1];
-    return new_document || padding;
-  }
-
-  int64_t length;
-  std::vector<int32_t> inputs;
-  std::vector<int32_t> labels;
-  std::vector<int32_t> documents;  // may be empty, as may be is_text
-  std::vector<bool> is_text;
-};
-
 // How many labels equal an input at some distance, of those that have one in their row.
 struct Matches {
   int64_t equal = 0;
   int64_t of = 0;
 
-  void count(const Rows& rows, size_t i, int64_t distance) {
+  void count(const LabelRows& rows, size_t i, int64_t distance) {
     if (!rows.has_neighbour(i, distance)) return;
     ++of;
     equal += rows.labels[i] == rows.inputs[i + static_cast<size_t>(distance)] ? 1 : 0;
@@ -71,7 +45,7 @@ struct Alignment {
   Matches next;        // the input one place later
   Matches after_next;  // two places later
 
-  void count(const Rows& rows) {
+  void count(const LabelRows& rows) {
     for (size_t i = 0; i < rows.labels.size(); ++i) {
       if (rows.labels[i] == kIgnoredLabel) continue;
       own.count(rows, i, 0);
@@ -90,7 +64,7 @@ struct Ends {
   bool is_a_label = false;  // somewhere
   int64_t labels = 0;
 
-  void count(const Rows& rows) {
+  void count(const LabelRows& rows) {
     for (size_t i = 0; i < rows.labels.size(); ++i) {
       labels += rows.labels[i] != kIgnoredLabel ? 1 : 0;
       const bool starts_row = static_cast<int64_t>(i) % rows.length == 0;
@@ -110,13 +84,23 @@ class LabelsAlignment : public Watcher {
   LabelsAlignment(Context& context, Findings& findings)
       : Watcher(context, findings, "labels.alignment") {
     on(&LabelsAlignment::batch_comes);
+    on(&LabelsAlignment::launched);
+    on(&LabelsAlignment::goes_backward);
   }
 
  private:
   void batch_comes(const train::BatchEvent& event) {
-    const Rows rows(event.batch);
-    alignment_.count(rows);
-    ends_.count(rows);
+    look();
+    loss_labels_.batch_comes(event);
+  }
+  void launched(const LaunchEvent& event) { loss_labels_.launched(event); }
+  void goes_backward(const train::ObjectiveEvent&) { look(); }
+
+  void look() {
+    const std::optional<LabelRows> rows = loss_labels_.take();
+    if (!rows) return;
+    alignment_.count(*rows);
+    ends_.count(*rows);
     if (alignment_.own.of >= kEnoughLabels) {
       looked();
       judge(alignment_);
@@ -134,10 +118,11 @@ class LabelsAlignment : public Watcher {
     const bool skips = found.after_next.all() && found.after_next.of > 0;
     if (found.next.all() || copies == skips) return;
     const Matches& where = copies ? found.own : found.after_next;
-    report(copies ? "labels.no-shift" : "labels.double-shift", 0.97, "labels",
-           fmt::format("all {} labels of a batch equal the token {}; {} of {} equal the next token",
-                       where.of, copies ? "at their own position" : "after next", found.next.equal,
-                       found.next.of));
+    report(
+        copies ? "labels.no-shift" : "labels.double-shift", 0.97, "labels",
+        fmt::format("all {} labels of the loss equal the token {}; {} of {} equal the next token",
+                    where.of, copies ? "at their own position" : "after next", found.next.equal,
+                    found.next.of));
   }
 
   void judge(const Ends& found) {
@@ -148,6 +133,7 @@ class LabelsAlignment : public Watcher {
                        found.seen, found.id, found.labels));
   }
 
+  LossLabels loss_labels_;
   Alignment alignment_;
   Ends ends_;
 };

@@ -1,8 +1,8 @@
 // loss.below-floor: on fresh uniform tokens over V symbols no honest causal model expects a loss
 // below ln V nats, because the next token is independent of everything that it may see.
 //
-// Sees: FloorProbeEvent, the loss on such tokens with its standard error; and of BatchEvent only
-// whether labels equal their own inputs, to tell two causes apart.
+// Sees: FloorProbeEvent, the loss on such tokens with its standard error; and of the micro-batches
+// whether the labels that their loss takes equal their own inputs, to tell two causes apart.
 // Fires: when the loss is more than 4 standard errors below the floor (chance 3e-5 a probe).
 // That something leaks is then certain; what leaks is seen in one case only: where every label
 // equals its own input, the model copies, labels.no-shift. Else it names no cause: masks that are
@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "diagnose/detector.h"
-#include "train/events.h"
+#include "diagnose/loss_labels.h"
 
 namespace faultline::diagnose {
 namespace {
@@ -23,19 +23,25 @@ class LossBelowFloor : public Watcher {
   LossBelowFloor(Context& context, Findings& findings)
       : Watcher(context, findings, "loss.below-floor") {
     on(&LossBelowFloor::batch_comes);
+    on(&LossBelowFloor::launched);
+    on(&LossBelowFloor::goes_backward);
     on(&LossBelowFloor::probed);
   }
 
  private:
   void batch_comes(const train::BatchEvent& event) {
-    if (batches_seen_ >= kBatchesToJudge) return;
+    if (batches_seen_ < kBatchesToJudge) loss_labels_.batch_comes(event);
+  }
+  void launched(const LaunchEvent& event) { loss_labels_.launched(event); }
+
+  void goes_backward(const train::ObjectiveEvent&) {
+    const std::optional<LabelRows> rows = loss_labels_.take();
+    if (!rows) return;
     ++batches_seen_;
-    const auto inputs = event.batch.inputs.to_vector<int32_t>();
-    const auto labels = event.batch.labels.to_vector<int32_t>();
-    for (size_t i = 0; i < labels.size(); ++i) {
-      if (labels[i] == kIgnoredLabel) continue;
+    for (size_t i = 0; i < rows->labels.size(); ++i) {
+      if (rows->labels[i] == kIgnoredLabel) continue;
       ++labels_;
-      copies_ += labels[i] == inputs[i] ? 1 : 0;
+      copies_ += rows->labels[i] == rows->inputs[i] ? 1 : 0;
     }
   }
 
@@ -51,6 +57,7 @@ class LossBelowFloor : public Watcher {
   }
 
   static constexpr int kBatchesToJudge = 4;
+  LossLabels loss_labels_;
   int batches_seen_ = 0;
   int64_t labels_ = 0;
   int64_t copies_ = 0;

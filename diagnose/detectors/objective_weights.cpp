@@ -10,34 +10,25 @@
 // Tolerance: an objective may be rounded three times (the division, the scale, the product), so a
 // weight errs by at most 3 u, with u the unit roundoff of the objective's dtype, and the ratio of
 // two by 6 u. 8 u is taken. One more label in 1000 changes a weight by 1e-3, against 5e-7 in f32.
-// Silent: a loss scale, which all micro-batches share; micro-batches with as many labels each, for
-// which both ways agree; a micro-batch without labels whose objective is 0; weights that differ in
-// another way, such as a task that is given more weight on purpose.
+// A mean by sequence may be meant: a program that wants each of its sequences, one to a
+// micro-batch, to weigh the same does exactly this. Nothing in a run tells that wish from the
+// mistake, so it fires, and the evidence says so. Silent: a loss scale, which all micro-batches
+// share; micro-batches with as many labels each, for which both ways agree; a micro-batch without
+// labels whose objective is 0; weights that differ in another way, such as a task that is given
+// more weight on purpose.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "diagnose/detector.h"
+#include "diagnose/values.h"
 #include "train/events.h"
 
 namespace faultline::diagnose {
 namespace {
 
 constexpr double kRoundings = 8;
-
-double unit_roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 0x1p-53;
-    case DType::f16:
-      return 0x1p-11;
-    case DType::bf16:
-      return 0x1p-8;
-    default:
-      return 0x1p-24;
-  }
-}
 
 // A micro-batch of which a weight can be told.
 struct Weighed {
@@ -91,11 +82,13 @@ class ObjectiveWeights : public Watcher {
     const auto [fewest, most] =
         std::minmax_element(parts_.begin(), parts_.end(),
                             [](const Weighed& a, const Weighed& b) { return a.labels < b.labels; });
-    report("accum.normalisation", 0.97, "loss",
-           fmt::format("a token weighs {:.6g} in a micro-batch of {} labels and {:.6g} in one of "
-                       "{}; each of {} micro-batches weighs {:.6g} as a whole",
-                       fewest->token, fewest->labels, most->token, most->labels, parts_.size(),
-                       most->all()));
+    report(
+        "accum.normalisation", 0.97, "loss",
+        fmt::format(
+            "a token weighs {:.6g} in a micro-batch of {} labels and {:.6g} in one of "
+            "{}; each of {} micro-batches weighs {:.6g} as a whole, which is right only where "
+            "that is meant",
+            fewest->token, fewest->labels, most->token, most->labels, parts_.size(), most->all()));
   }
 
   int64_t step_ = -1;
@@ -112,7 +105,8 @@ DETECTOR(objective_weights) {
             "Each micro-batch is divided by its own number of labels, so a token weighs the more "
             "the shorter its micro-batch is.",
             "Sum the losses of a micro-batch and divide by the valid labels of the whole step.",
-            "Objective / loss sum is the same number for every micro-batch of a step."},
+            "Objective / loss sum is the same number for every micro-batch of a step; or every "
+            "sequence is meant to weigh the same, whatever its length."},
            {"loss.log-zero",
             "The loss of a micro-batch is divided by its number of valid labels, which is 0: 0/0 "
             "is NaN, and so may be every gradient from there on.",

@@ -5,28 +5,14 @@
 namespace faultline::lab {
 namespace {
 
-class ScaleLayer;
-
-// What a forward hook is handed: the layer, its input and its output.
-struct ForwardHookSeam {
-  static constexpr const char* name = "forward hook";
-  using Signature = void(ScaleLayer& layer, const Tensor& input, const Tensor& output);
-  static void standard(ScaleLayer&, const Tensor&, const Tensor&) {}
-};
-
-// y = weight * x, and then the hook.
+// y = weight * x.
 class ScaleLayer : public nn::Module {
  public:
   ScaleLayer() : weight_(add_parameter("weight", {1}, Decay::no)) {}
 
   Tensor operator()(const Tensor& x) {
-    return unit([&] {
-      Tensor y = compute(x);
-      Context::current().seams.call<ForwardHookSeam>(*this, x, y);
-      return y;
-    });
+    return unit([&] { return use(weight_) * x; });
   }
-  Tensor compute(const Tensor& x) { return use(weight_) * x; }
   Parameter& weight() { return weight_; }
 
  private:
@@ -43,33 +29,56 @@ class OneLayerModel : public nn::Module {
 // page: begin
 // The wrong code: a gradient check that is called after each layer's forward pass. A tape is used
 // up by its backward pass, so where PyTorch needs retain_graph=True this computes the output again.
-void check_gradient_flow(ScaleLayer& layer, const Tensor& input, const Tensor&) {
-  const Tensor dummy_loss = sum(layer.compute(input));
+void check_gradient_flow(const nn::ForwardEvent& event) {
+  const Tensor dummy_loss = sum(event.again());
   backward(dummy_loss);
 }
 
 std::shared_ptr<void> watch_gradient_flow(Context& context) {
-  return context.seams.replace<ForwardHookSeam>(&check_gradient_flow);
+  return context.events.subscribe<nn::ForwardEvent>(&check_gradient_flow);
 }
 // page: end
 
-// d(a y) / d(weight) for x = 1, which is a.
-double observed_gradient(double a) {
-  OneLayerModel model;
-  backward(model.layer(ones({1})) * a);
-  return model.layer.weight().gradient().item<double>();
-}
+// Steps with the losses -4y, -3y, ..., 4y for x = 1, whose gradients are -4, -3, ..., 4. Somebody
+// begins to look before the fourth.
+class GradientsOfMultiples : public Experiment {
+ public:
+  explicit GradientsOfMultiples(const RunOptions&) {}
 
-void measure_under_observation(const RunOptions&, Metrics& metrics) {
-  metrics.measure("gradient of y", observed_gradient(1));
-  metrics.measure("gradient of 3y", observed_gradient(3));
-  Curve curve{"gradient of a y by a", {}, {}};
-  for (double a = -4; a <= 4; ++a) {
-    curve.x.push_back(a);
-    curve.y.push_back(observed_gradient(a));
+  void step(int64_t step) override {
+    model_.clear_gradients();
+    backward(model_.layer(ones({1})) * (static_cast<double>(step) - kMiddle));
+    gradients_[static_cast<size_t>(step) - 1] = model_.layer.weight().gradient().item<double>();
   }
-  metrics.add(curve);
-}
+  State state() override {
+    State state = model_.state();
+    state.tensors["gradients"] = tensor(gradients_, {kSteps});
+    return state;
+  }
+  void load(const State& state) override {
+    copy_(model_.layer.weight().value().detach(), state.tensor("layer.weight"));
+    gradients_ = state.tensor("gradients").to_vector<double>();
+  }
+  void report(Metrics& metrics) override {
+    metrics.measure("gradient of y", gradient_of(1));
+    metrics.measure("gradient of 3y", gradient_of(3));
+    Curve curve{"gradient of a y by a, watched from a = -1 on", {}, {}};
+    for (int64_t a = 1 - kMiddle; a < kMiddle; ++a) {
+      curve.x.push_back(static_cast<double>(a));
+      curve.y.push_back(gradient_of(a));
+    }
+    metrics.add(curve);
+  }
+
+  static constexpr int64_t kSteps = 9;
+
+ private:
+  static constexpr int64_t kMiddle = 5;  // the step whose loss is 0 y
+  double gradient_of(int64_t a) const { return gradients_[static_cast<size_t>(a + kMiddle - 1)]; }
+
+  OneLayerModel model_;
+  std::vector<double> gradients_ = std::vector<double>(kSteps, 0);
+};
 
 }  // namespace
 
@@ -125,11 +134,14 @@ FAULT(debug_observer_backward) {
 
   fault.only_variant()
       .wrong(&watch_gradient_flow)
-      .run(&measure_under_observation)
+      .run<GradientsOfMultiples>(GradientsOfMultiples::kSteps)
+      .begins(4)
       .expect("gradient of y", 2)
       .expect("gradient of 3y", 4)
       .caught_by("backward.in-forward")
-      .not_in_training("no observer of a training run is handed a layer's output with its history");
+      .not_in_training(
+          "a backward pass from inside of a larger model uses up the tape below it, so that the "
+          "first step ends with an error and not with wrong gradients");
 }
 
 }  // namespace faultline::lab

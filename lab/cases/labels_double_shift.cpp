@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+
 #include "autograd/functional.h"
 #include "lab/case.h"
 #include "train/trainer.h"
@@ -6,15 +9,18 @@ namespace faultline::lab {
 namespace {
 
 // page: begin
-// The wrong code: labels that are shifted already are shifted once more, as by a collator and a
-// loss that each believe it to be their task.
-std::vector<int32_t> shifted_twice(const TokenRow& row) {
-  std::vector<int32_t> labels = LabelSeam::standard(row);
-  labels.erase(labels.begin());
-  labels.push_back(kIgnoredLabel);
-  return labels;
+// The wrong code: a loss that shifts its labels, on data that has shifted them already.
+Tensor loss_that_shifts(const Tensor& logits_BTV, const Tensor& labels_BT) {
+  const Tensor later_BT = slice(labels_BT, 1, 1, labels_BT.size(1));
+  const Tensor none_B1 = full({labels_BT.size(0), 1}, kIgnoredLabel, labels_BT.dtype());
+  return nn::TokenLossSeam::standard(logits_BTV, cat(std::array{later_BT, none_B1}, 1));
 }
 // page: end
+
+// The remedy that such a loss asks for: data whose labels are the inputs themselves.
+std::vector<int32_t> unshifted(const TokenRow& row) {
+  return {row.tokens.begin(), row.tokens.end() - 1};
+}
 
 // One long document that counts 1, 2, ..., 15, 1, 2, ...; id 0 ends a document.
 constexpr int32_t kCycle = 15;
@@ -62,30 +68,42 @@ class LearnsToCount : public Experiment {
 
   void report(Metrics& metrics) override {
     const std::vector<int32_t> row = counted(config_.seq_len + 1, 1);
-    const auto labels = Context::current().seams.call<LabelSeam>(
-        TokenRow{row, static_cast<int64_t>(row.size()), 0});
     const std::vector<int64_t> answers = predictions(row);
     // Of the places before the last, every one has a token after next.
     int64_t next = 0;
     int64_t after_next = 0;
-    int64_t labels_after_next = 0;
     Curve curve{"predicted symbol by symbol given", {}, {}};
     for (size_t t = 0; t + 2 < row.size(); ++t) {
       next += answers[t] == row[t + 1] ? 1 : 0;
       after_next += answers[t] == row[t + 2] ? 1 : 0;
-      labels_after_next += labels[t] == row[t + 2] ? 1 : 0;
       if (t >= kCycle) continue;
       curve.x.push_back(row[t]);
       curve.y.push_back(static_cast<double>(answers[t]));
     }
-    metrics.count("labels of the token after next", static_cast<double>(labels_after_next));
-    metrics.count("next tokens predicted", static_cast<double>(next));
-    metrics.count("tokens after next predicted", static_cast<double>(after_next));
+    metrics.count("labels two on", static_cast<double>(labels_two_on(row)));
+    metrics.count("said the next", static_cast<double>(next));
+    metrics.count("said two on", static_cast<double>(after_next));
     metrics.add(losses_);
     metrics.add(curve);
   }
 
  private:
+  // At how many places the loss takes the token after next for the label: there it lets a model
+  // that is sure of that token off.
+  int64_t labels_two_on(const std::vector<int32_t>& row) {
+    const Batch batch =
+        make_batch(std::array{TokenRow{row, static_cast<int64_t>(row.size()), 0}}, 0);
+    const int64_t V = config_.vocab_size;
+    std::vector<float> sure(static_cast<size_t>(config_.seq_len * V), 0);
+    for (size_t t = 0; t + 2 < row.size(); ++t) sure[t * static_cast<size_t>(V) + row[t + 2]] = 99;
+    const auto losses =
+        Context::current()
+            .seams.call<nn::TokenLossSeam>(tensor(sure, {1, config_.seq_len, V}), batch.labels)
+            .to_vector<double>();
+    // The last place has no token after next.
+    return std::count_if(losses.begin(), losses.end() - 1, [](double loss) { return loss < 1; });
+  }
+
   // The likeliest symbol after each place of a row but the last.
   std::vector<int64_t> predictions(const std::vector<int32_t>& row) {
     const NoGrad off;
@@ -120,7 +138,8 @@ FAULT(labels_double_shift) {
                 "themselves. Its documentation did not say so, and in 2026 the second shift was "
                 "found in four of its own models, whose data was shifted already.",
        .fix = "Shift in exactly one place, and say in the name of an argument whether it wants "
-              "shifted labels. Test it with text that counts.",
+              "shifted labels. Where the loss shifts, give it the inputs as labels. Test it with "
+              "text that counts.",
        .sources =
            {"transformers issue 47394 (2026-07-18): GitForCausalLM shifts twice. "
             "https://github.com/huggingface/transformers/issues/47394",
@@ -132,7 +151,7 @@ FAULT(labels_double_shift) {
            "labels.no-shift has a loss that is too low, not too high, and the model repeats its "
            "input. A tokenizer that splits text other than the one it was trained with gives a "
            "loss that is too high as well, with labels that are the next tokens. Refuted when one "
-           "label inside of a document is not the token after next.",
+           "label that the loss takes inside of a document is not the token after next.",
        .exercise = "Tokens are independent and uniform over 16 symbols. Which loss do the right "
                    "labels give in the long run, which the doubly shifted, and what would tell "
                    "them apart?",
@@ -140,11 +159,14 @@ FAULT(labels_double_shift) {
                  "No curve tells them apart, only a look at the labels themselves."});
 
   fault.only_variant()
-      .wrong([](Context& context) { return context.seams.replace<LabelSeam>(&shifted_twice); })
+      .wrong([](Context& context) {
+        return context.seams.replace<nn::TokenLossSeam>(&loss_that_shifts);
+      })
       .run<LearnsToCount>(kShiftSteps)
-      .expect("labels of the token after next", 31)
-      .expect("next tokens predicted", 0)
-      .expect("tokens after next predicted", 31)
+      .remedy([](Context& context) { return context.seams.replace<LabelSeam>(&unshifted); })
+      .expect("labels two on", 31)
+      .expect("said the next", 0)
+      .expect("said two on", 31)
       .caught_by("labels.alignment")
       .in_training({.steps = 200});
 }

@@ -17,6 +17,16 @@ std::vector<int32_t> ends_masked(const TokenRow& row) {
 }
 // page: end
 
+// The remedy: the first end token after text is no padding, and is a label again.
+std::vector<int32_t> first_end_restored(const TokenRow& row) {
+  std::vector<int32_t> labels = ends_masked(row);
+  for (int64_t t = 0; t + 1 < row.length; ++t) {
+    if (row.tokens[t] == row.end_token) continue;
+    if (row.tokens[t + 1] == row.end_token) labels[t] = row.end_token;
+  }
+  return labels;
+}
+
 // Documents that all read 1, 2, ..., 8, each ended by 0.
 constexpr int32_t kLast = 8;
 constexpr int64_t kEndSteps = 60;
@@ -57,8 +67,8 @@ class LearnsToStop : public Experiment {
 
   void report(Metrics& metrics) override {
     metrics.count("end labels", static_cast<double>(end_labels()));
-    metrics.count("tokens before it stops", static_cast<double>(tokens_before_it_stops()));
-    metrics.measure("probability of the end", probability_of_the_end());
+    metrics.count("tokens written", static_cast<double>(tokens_before_it_stops()));
+    metrics.measure("p(end)", probability_of_the_end());
     metrics.add(ends_);
   }
 
@@ -145,9 +155,11 @@ FAULT(labels_eos_masked) {
   fault.only_variant()
       .wrong([](Context& context) { return context.seams.replace<LabelSeam>(&ends_masked); })
       .run<LearnsToStop>(kEndSteps)
+      .remedy(
+          [](Context& context) { return context.seams.replace<LabelSeam>(&first_end_restored); })
       .expect("end labels", 0)
-      .expect("tokens before it stops", 32)
-      .expect_within("probability of the end", 0, 0.05, reason)
+      .expect("tokens written", 32)
+      .expect_within("p(end)", 0, 0.05, reason)
       .caught_by("labels.alignment")
       // A verse ends every 142 bytes: eight of them within some ten steps.
       .in_training({.steps = 200, .needs = {{"documents", "verse"}}});

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "autograd/functional.h"
@@ -18,17 +19,26 @@ using testing::IsEmpty;
 // ---- labels.alignment: shifts
 // -----------------------------------------------------------------------
 
+// A micro-batch whose loss, if any, asks cross_entropy between the two events.
+void micro_batch(Context& context, const Batch& batch,
+                 const std::function<void(const Batch&)>& loss = {}) {
+  context.events.emit(train::BatchEvent{1, batch});
+  if (loss) loss(batch);
+  context.events.emit(train::ObjectiveEvent{1, batch.valid_tokens, 1, ones({})});
+}
+
 // `count` rows of T + 1 tokens as one batch, with labels made by `rule`.
 std::vector<Detection> rows_with(const std::vector<std::vector<int32_t>>& tokens,
                                  const std::function<std::vector<int32_t>(const TokenRow&)>& rule,
-                                 int64_t rows_a_batch = 1) {
+                                 int64_t rows_a_batch = 1,
+                                 const std::function<void(const Batch&)>& loss = {}) {
   return watched([&](Context& context) {
     const auto planted = context.seams.replace<LabelSeam>(rule);
     std::vector<TokenRow> rows;
     for (const auto& row : tokens) {
       rows.push_back({row, static_cast<int64_t>(row.size()), 0});
       if (static_cast<int64_t>(rows.size()) < rows_a_batch) continue;
-      context.events.emit(train::BatchEvent{1, make_batch(rows, 0)});
+      micro_batch(context, make_batch(rows, 0), loss);
       rows.clear();
     }
   });
@@ -96,6 +106,83 @@ TEST(LabelsAlignment, IsSilentWhereOneLabelIsNotTheTokenAfterNext) {
               IsEmpty());
 }
 
+// ---- labels.alignment: the labels that the loss takes
+
+// Takes labels [B, T - 1] that begin at `first` for the first T - 1 places, as losses that shift
+// do.
+void loss_of_slice(const Batch& batch, int64_t first) {
+  const int64_t T = batch.labels.size(1);
+  const Tensor labels = reshape(slice(batch.labels, 1, first, first + T - 1), {-1});
+  cross_entropy_rows(zeros({labels.size(0), 128}), labels);
+}
+void shifting_loss(const Batch& batch) { loss_of_slice(batch, 1); }
+void plain_loss(const Batch& batch) { loss_of_slice(batch, 0); }
+
+TEST(LabelsAlignment, NamesADoubleShiftThatHappensInTheLoss) {
+  const auto alarm = ElementsAre("labels.alignment -> labels.double-shift");
+  EXPECT_THAT(names_of(rows_with({periodic(33, 100)}, &LabelSeam::standard, 1, &shifting_loss)),
+              alarm);
+  const std::vector<std::vector<int32_t>> rows(6, periodic(9, 100));
+  EXPECT_THAT(names_of(rows_with(rows, &LabelSeam::standard, 3, &shifting_loss)), alarm)
+      << "several rows a batch";
+}
+
+TEST(LabelsAlignment, IsSilentOnLabelsThatOnlyTheLossShifts) {
+  EXPECT_THAT(names_of(rows_with({periodic(33, 100)}, &own, 1, &shifting_loss)), IsEmpty());
+  EXPECT_THAT(names_of(rows_with({periodic(33, 100)}, &LabelSeam::standard, 1, &plain_loss)),
+              IsEmpty());
+}
+
+TEST(LabelsAlignment, JudgesAProgramWithoutObjectiveEventsAtItsNextBatch) {
+  const auto found = watched([](Context& context) {
+    const auto planted = context.seams.replace<LabelSeam>(&own);
+    const std::vector<int32_t> tokens = periodic(33, 100);
+    const std::vector<TokenRow> rows = {{tokens, static_cast<int64_t>(tokens.size()), 0}};
+    const Batch batch = make_batch(rows, 0);
+    for (int i = 0; i < 2; ++i) context.events.emit(train::BatchEvent{1, batch});
+  });
+  EXPECT_THAT(names_of(found), ElementsAre("labels.alignment -> labels.no-shift"));
+}
+
+TEST(LabelsAlignment, NamesNoShiftInALossThatDoesNotShift) {
+  EXPECT_THAT(names_of(rows_with({periodic(33, 100)}, &own, 1, &plain_loss)),
+              ElementsAre("labels.alignment -> labels.no-shift"));
+}
+
+TEST(LabelsAlignment, PutsTheLabelsOfALossInPartsTogether) {
+  const auto in_parts = [](const Batch& batch) {
+    for (const Tensor& labels : split(reshape(batch.labels, {-1}), 5, 0)) {
+      cross_entropy_rows(zeros({labels.size(0), 128}), labels);
+    }
+  };
+  EXPECT_THAT(names_of(rows_with({periodic(33, 100)}, &own, 1, in_parts)),
+              ElementsAre("labels.alignment -> labels.no-shift"));
+  EXPECT_THAT(names_of(rows_with({periodic(33, 100)}, &LabelSeam::standard, 1, in_parts)),
+              IsEmpty());
+}
+
+TEST(LabelsAlignment, IsSilentOnLabelsThatAreNoShareOfTheRows) {
+  const auto twice_asked = [](const Batch& batch) {
+    plain_loss(batch);
+    plain_loss(batch);
+  };
+  EXPECT_THAT(names_of(rows_with({periodic(33, 100)}, &own, 1, twice_asked)), IsEmpty());
+}
+
+// A leak under a loss that shifts its labels is not taken for labels that nobody shifts.
+TEST(LossBelowFloor, NamesNoLabelsThatTheLossShifts) {
+  const auto below = [](const std::function<void(const Batch&)>& loss) {
+    return names_of(watched([&](Context& context) {
+      const auto planted = context.seams.replace<LabelSeam>(&own);
+      const std::vector<int32_t> row = periodic(33, 100);
+      micro_batch(context, make_batch(std::array{TokenRow{row, 33, 0}}, 0), loss);
+      context.events.emit(train::FloorProbeEvent{1, 0.1, std::log(16.0), 0.01, 1000});
+    }));
+  };
+  EXPECT_THAT(below(&shifting_loss), ElementsAre("loss.below-floor -> "));
+  EXPECT_THAT(below(&plain_loss), testing::Contains("loss.below-floor -> labels.no-shift"));
+}
+
 // ---- labels.alignment: ends
 // -------------------------------------------------------------------------
 
@@ -120,7 +207,7 @@ TEST(LabelsAlignment, SeesTheEndOfADocumentBeforePadding) {
       const auto planted = context.seams.replace<LabelSeam>(rule);
       const std::vector<int32_t> row{1, 2, 3, 4, 0, 0, 0, 0, 0};
       const std::vector<TokenRow> rows(10, TokenRow{row, 5, 0});
-      context.events.emit(train::BatchEvent{1, make_batch(rows, 0)});
+      micro_batch(context, make_batch(rows, 0));
     }));
   };
   EXPECT_THAT(padded(&without_ends), ElementsAre("labels.alignment -> labels.eos-masked"));
@@ -176,6 +263,18 @@ TEST(ObjectiveWeights, NamesTheMeanOfMeans) {
   EXPECT_THAT(step_of({{10, 20, 1024}, {1000, 1000, 512}}), alarm) << "with a loss scale";
 }
 
+// Who weighs sequences alike on purpose sees from the message that this is what was found.
+TEST(ObjectiveWeights, SaysThatAMeanBySequenceMayBeMeant) {
+  const auto detections = watched([&](Context& context) {
+    context.events.emit(train::ObjectiveEvent{1, 10, 20, ones({})});
+    context.events.emit(train::ObjectiveEvent{1, 1000, 1000, full({}, 0.5)});
+    context.events.emit(train::StepEndEvent{1, 1, 1, 1, 1});
+  });
+  ASSERT_EQ(detections.size(), 1);
+  EXPECT_THAT(detections[0].evidence,
+              testing::HasSubstr("which is right only where that is meant"));
+}
+
 TEST(ObjectiveWeights, IsSilentWhereEveryTokenWeighsTheSame) {
   EXPECT_THAT(step_of({{10, 20, 20.0 / 1010}, {1000, 1000, 1000.0 / 1010}}), IsEmpty());
   EXPECT_THAT(step_of({{10, 20, 64 * 20.0 / 1010}, {1000, 1000, 64 * 1000.0 / 1010}}), IsEmpty())
@@ -213,6 +312,32 @@ TEST(LogOfZero, FiresOnTheLogarithmOfASoftmaxThatUnderflowed) {
       names_of(watched([](Context&) { log(sum(slice(softmax(far_apart()), 1, 0, 1), {1})); })),
       alarm)
       << "picked before";
+}
+
+TEST(LogOfZero, FiresOnASoftmaxByHandThatUnderflowed) {
+  const auto alarm = ElementsAre("log.of-zero -> loss.log-zero", "finite.first -> ");
+  EXPECT_THAT(names_of(watched([](Context&) {
+                const Tensor x = far_apart();
+                const Tensor e = exp(x - amax(x, {1}, KeepDim::yes));
+                log(e / sum(e, {1}, KeepDim::yes));
+              })),
+              alarm);
+  EXPECT_THAT(names_of(watched([](Context&) { log(sum(exp(full({2}, -200)), {0})); })), alarm)
+      << "no largest subtracted";
+}
+
+TEST(LogOfZero, IsSilentOnALogSumExpByHandAndOnZerosByRight) {
+  EXPECT_THAT(names_of(watched([](Context&) {
+                const Tensor x = far_apart();
+                log(sum(exp(x - amax(x, {1}, KeepDim::yes)), {1}));
+              })),
+              IsEmpty());
+  // A class that is ruled out has logit -inf, and probability 0 by right.
+  const auto ruled_out = names_of(watched([](Context&) {
+    log(softmax(tensor<float>({0, -INFINITY}, {1, 2})));
+    log(exp(full({2}, -INFINITY)));
+  }));
+  EXPECT_THAT(ruled_out, testing::Not(testing::Contains(testing::HasSubstr("log.of-zero"))));
 }
 
 TEST(LogOfZero, IsSilentOnProbabilitiesAboveZeroAndOnTheRightLoss) {
@@ -265,6 +390,33 @@ TEST(EvaluationRepeats, IsSilentOnDropoutInTrainingAndOnProbabilityZero) {
   EXPECT_THAT(dropped(When::during, 0), IsEmpty());
 }
 
+// Evaluates three tokens with logits that `noise` is added to, twice.
+std::vector<std::string> asked_twice(
+    const std::function<Tensor(int)>& noise, const std::function<void()>& between = [] {}) {
+  return names_of(watched([&](Context& context) {
+    const Tensor weight = ones({4, 4});
+    const auto ids = tensor<int32_t>({1, 2, 3});
+    const auto labels = tensor<int32_t>({2, 3, 0});
+    for (int time = 0; time < 2; ++time) {
+      context.events.emit(train::EvaluationBeginEvent{1});
+      cross_entropy_rows(embedding(weight, ids) + noise(time), labels);
+      context.events.emit(train::EvaluationEndEvent{1});
+      between();
+    }
+  }));
+}
+Tensor other_numbers(int time) { return normal({3, 4}, 0, 1, 1, static_cast<uint64_t>(time)); }
+Tensor same_numbers(int) { return normal({3, 4}, 0, 1, 1, 1); }
+
+TEST(EvaluationRepeats, FiresOnAnAnswerThatChangesWithoutADropout) {
+  EXPECT_THAT(asked_twice(&other_numbers), ElementsAre("evaluation.repeats -> "));
+}
+
+TEST(EvaluationRepeats, IsSilentOnTheSameAnswerAndWhereAParameterMayHaveMoved) {
+  EXPECT_THAT(asked_twice(&same_numbers), IsEmpty());
+  EXPECT_THAT(asked_twice(&other_numbers, [] { fill_(ones({1}), 2); }), IsEmpty());
+}
+
 TEST(EvaluationRepeats, IsSilentOnATrainerThatTrainsWithDropoutAndEvaluates) {
   train::Config config = tiny_config();
   config.dropout = 0.5;
@@ -272,7 +424,9 @@ TEST(EvaluationRepeats, IsSilentOnATrainerThatTrainsWithDropoutAndEvaluates) {
                 train::Trainer trainer(config, uniform_tokens(4000));
                 trainer.step();
                 trainer.evaluate(2);
+                trainer.evaluate(2);
                 trainer.step();
+                trainer.evaluate(2);
               })),
               IsEmpty());
 }

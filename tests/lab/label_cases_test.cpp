@@ -96,9 +96,9 @@ TEST(LossCases, TheWrongLogarithmAgreesWhileNothingUnderflows) {
   const Catalogue catalogue;
   Context context;
   const ContextGuard guard(context);
-  const Tensor logits = tensor<float>({0, 90, -3, 2}, {2, 2});
-  const Tensor labels = tensor<int32_t>({0, kIgnoredLabel});
-  const auto right = cross_entropy_rows(logits, labels).to_vector<double>();
+  const Tensor logits = tensor<float>({0, 90, -3, 2}, {1, 2, 2});
+  const Tensor labels = tensor<int32_t>({0, kIgnoredLabel}, {1, 2});
+  const auto right = nn::TokenLossSeam::standard(logits, labels).to_vector<double>();
   const auto planted = catalogue.find("loss.log-zero:log-of-softmax").plant(context);
   const auto wrong = context.seams.call<nn::TokenLossSeam>(logits, labels).to_vector<double>();
   EXPECT_FLOAT_EQ(static_cast<float>(wrong[0]), 90);
