@@ -68,16 +68,18 @@ int64_t peak_rss() {
 
 constexpr double kProfiledCopy = 256e6;  // bytes, more than any cache holds
 
-// Steps with a listener on every launch. They are slower by what listening takes.
+// Steps with a listener on every launch. They are slower by what listening takes. What the machine
+// reaches is measured before anybody listens.
 void print_profile(train::Trainer& trainer, int64_t steps) {
+  const double flops_per_ms = product_flops_per_ms();
+  const double bytes_per_ms = kProfiledCopy / copy_milliseconds(kProfiledCopy);
   OpProfile profile;
   for (int64_t i = 0; i < steps; ++i) {
     profile.begin_step();
     trainer.step();
     profile.end_step();
   }
-  fmt::print("{}", profile.table(product_flops_per_ms(),
-                                 kProfiledCopy / copy_milliseconds(kProfiledCopy)));
+  fmt::print("{}", profile.table(flops_per_ms, bytes_per_ms));
 }
 
 int bench(const BenchOptions& options) {
@@ -87,6 +89,9 @@ int bench(const BenchOptions& options) {
   require(options.steps >= 1, "bench: --steps must be at least 1, got {}", options.steps);
   require(options.threads >= 0 && options.threads <= 4096,
           "bench: --threads must be in [1, 4096], got {}", options.threads);
+  require(!options.profile || options.json != "-",
+          "bench: --profile prints a table and --json - leaves standard output to the JSON; name a "
+          "file for --json");
   const train::Config config = configuration(options).build();
   require(config.vocab_size >= 2, "bench: vocab_size must be at least 2, got {}",
           config.vocab_size);

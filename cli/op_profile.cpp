@@ -51,6 +51,11 @@ double bytes_of(const Launch& launch) {
   return bytes;
 }
 
+// A rate in 10^9 a second; 0 for what took no time that the clock sees.
+double giga(double amount, double milliseconds) {
+  return milliseconds > 0 ? amount / milliseconds / 1e6 : 0;
+}
+
 }  // namespace
 
 OpProfile::OpProfile()
@@ -99,7 +104,7 @@ std::string OpProfile::table(double flops_per_ms, double bytes_per_ms) const {
     lines.push_back(
         {spent, fmt::format("{:45} {:5.0f} {:9.3f} {:9.3f} {:8.1f} {:8.1f} {:6.1f}\n", name,
                             static_cast<double>(row.calls) / steps, spent, bound,
-                            bytes / spent / 1e6, flops / spent / 1e6, 100 * spent / total)});
+                            giga(bytes, spent), giga(flops, spent), 100 * spent / total)});
   }
   std::sort(lines.begin(), lines.end(),
             [](const Line& a, const Line& b) { return a.milliseconds > b.milliseconds; });

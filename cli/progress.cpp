@@ -25,6 +25,10 @@ std::string clock_time(double seconds) {
 
 }  // namespace
 
+std::string loss_text(double loss) {
+  return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss);
+}
+
 Progress::Progress(int64_t first_step, int64_t last_step)
     : first_(first_step),
       last_(last_step),
@@ -67,9 +71,8 @@ std::string Progress::text(const train::StepResult& result, double seconds) cons
   const auto all = static_cast<double>(last_ - first_ + 1);
   const double left = seconds / done * (all - done);
   const double speed = static_cast<double>(tokens_) / std::max(seconds, 1e-9);
-  const double loss = std::isnan(result.loss) ? NAN : result.loss;  // without its sign
   const std::string rest = fmt::format(
-      "loss {:.4f}  {:.0f} tokens/s  {}", loss, speed,
+      "loss {}  {:.0f} tokens/s  {}", loss_text(result.loss), speed,
       result.step == last_ ? clock_time(seconds) + " in all" : clock_time(left) + " left");
   if (!terminal_) return fmt::format("step {}/{}  {}", result.step, last_, rest);
   const int filled = static_cast<int>(done / all * kBar);
