@@ -24,6 +24,12 @@ std::string text_of(const lab::Catalogue& catalogue, const std::string& name) {
   return lab::explain_text({&fault, &catalogue.find(name)}, text_width());
 }
 
+Json json_of(const lab::Catalogue& catalogue, const std::string& name) {
+  const lab::Fault& fault = catalogue.fault_of(name);
+  if (name == fault.text().id) return lab::explain_json(fault);
+  return lab::explain_json({&fault, &catalogue.find(name)});
+}
+
 Json all_faults(const lab::Catalogue& catalogue) {
   Json list = Json::array();
   for (const lab::Fault& fault : catalogue.faults()) list.push(lab::explain_json(fault));
@@ -36,7 +42,7 @@ void explain(const std::string& name, const std::string& json) {
   if (json.empty()) {
     std::cout << (all ? lab::faults_text(catalogue, text_width()) : text_of(catalogue, name));
   } else {
-    write_json(json, all ? all_faults(catalogue) : lab::explain_json(catalogue.fault_of(name)));
+    write_json(json, all ? all_faults(catalogue) : json_of(catalogue, name));
   }
 }
 

@@ -41,11 +41,8 @@ void list_cases(const LabRequest& request, const std::vector<lab::Catalogue::Ent
   write_json(request.json, lab::list_json(entries));
 }
 
-// Where the report goes; "" for nowhere.
 std::string report_path(const LabRequest& request) {
-  if (!request.report.empty()) return request.report;
-  std::error_code unreadable;
-  return std::filesystem::is_directory("build", unreadable) ? "build/lab/report.html" : "";
+  return request.report.empty() ? "build/lab/report.html" : request.report;
 }
 
 void check_report(const LabRequest& request) {
@@ -77,11 +74,11 @@ void write_files(const LabRequest& request, const Json& json, const std::string&
   const std::string path = report_path(request);
   std::optional<IoError> unwritten;
   try {
-    if (!path.empty()) write_file_atomically(path, report);
+    write_file_atomically(path, report);
   } catch (const IoError& error) {
     unwritten = error;
   }
-  if (!path.empty() && !unwritten) say(request, fmt::format("Report: {}\n", path));
+  if (!unwritten) say(request, fmt::format("Report: {}\n", path));
   write_json(request.json, json);
   if (unwritten) throw IoError(*unwritten);
 }
@@ -93,9 +90,10 @@ int run_lab(const LabRequest& request) {
     return 0;
   }
   constexpr double kLongest = 86400;
-  require(request.deadline <= kLongest,
-          "lab: --case-deadline takes seconds, at most {} (a day), got {}", kLongest,
+  require(request.deadline > 0 && request.deadline <= kLongest,
+          "lab: --case-deadline takes seconds above 0, at most {} (a day), got {}", kLongest,
           request.deadline);
+  require(request.parallel >= 0, "lab: --jobs must not be negative, got {}", request.parallel);
   check_report(request);
   const auto entries = catalogue.select(request.patterns, request.domain);
   require(!entries.empty(), "lab: no case is of the domain '{}' and of that name", request.domain);
@@ -130,7 +128,7 @@ void add_lab(CLI::App& app, int& exit_code) {
       "lab",
       "Run the failure cases: each fault reproduced, detected, named and proven fixed.\n"
       "Exit code 0 only if every case is verified. A report, one HTML file, is written to\n"
-      "build/lab/report.html where the current folder has a folder build, or where --report says.\n"
+      "build/lab/report.html under the current folder, or where --report says.\n"
       "Example: faultline lab \"attn.*\" --seed 2\n"
       "Example: faultline lab adamw.step-counter:bf16 --json result.json");
   auto request = std::make_shared<LabRequest>();
@@ -142,12 +140,10 @@ void add_lab(CLI::App& app, int& exit_code) {
       ->add_option("--seed", request->seed,
                    "Of random data (default 1); no expected figure depends on it")
       ->check(whole_number<uint64_t>());
-  command
-      ->add_option("--case-deadline", request->deadline,
-                   "Seconds that one case may take (default 20)")
-      ->check(CLI::PositiveNumber);
+  command->add_option("--case-deadline", request->deadline,
+                      "Seconds that one case may take (default 20)");
   command->add_option("--jobs", request->parallel, "Cases at a time (default: one a core)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number<int>());
   command->add_option("--json", request->json,
                       "Write the results to a file, - for standard output");
   command->add_option("--report", request->report,

@@ -8,14 +8,6 @@
 namespace faultline::lab {
 namespace {
 
-std::string figure(double value, bool is_count) {
-  if (std::isnan(value)) return "nan";
-  const double size = std::abs(value);
-  if (is_count && size < 0x1p64) return fmt::format("{:.0f}", value);
-  if (size != 0 && (size < 1e-6 || size >= 1e7)) return fmt::format("{:.6g}", value);
-  return fmt::format("{:.6f}", value);
-}
-
 // The metrics to show: those of which a figure is expected, else the first few.
 std::vector<std::string> shown_metrics(const CaseResult& result) {
   constexpr size_t kMost = 4;

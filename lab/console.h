@@ -24,6 +24,8 @@ std::string explain_text(const Catalogue::Entry& entry, int width = 80);
 // All that a fault's page needs: the keys of the contract, and beside them the texts for a page,
 // the detectors with the causes that they tell apart, and each variant's figures and training form.
 Json explain_json(const Fault& fault);
+// The same of one variant alone.
+Json explain_json(const Catalogue::Entry& entry);
 
 // `explain` without an id: the faults, domain by domain.
 std::string faults_text(const Catalogue& catalogue, int width = 80);

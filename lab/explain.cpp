@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "lab/console.h"
@@ -33,20 +34,13 @@ std::string wrapped(const std::string& text, int width, int indent) {
   return labelled("", text, width, indent);
 }
 
-// "256", "0.204108", "nan".
-std::string figure(double value) { return fmt::format("{:.7g}", value); }
-
 std::string figures_text(const Variant& variant) {
   std::string text;
   for (const Expectation& expected : variant.expectations()) {
-    text += (text.empty() ? "" : ", ") + expected.metric + " = " + figure(expected.value);
+    text += (text.empty() ? "" : ", ") + expected.metric + " = " +
+            figure(expected.value, /*is_count=*/expected.value == std::floor(expected.value));
   }
   return text;
-}
-
-std::string command_text(const Variant& variant) {
-  return fmt::format("faultline train tiny --steps {} --fault {} --watch full --out DIR",
-                     variant.training().steps, variant.full_name());
 }
 
 std::string needs_text(const Variant& variant) {
@@ -67,7 +61,7 @@ std::string form_text(const Variant& variant, int width) {
   if (!variant.training().needs.empty()) {
     out += labelled("    sets", needs_text(variant), width, kBeside);
   }
-  return out + "    " + command_text(variant) + "\n";
+  return out + "    " + variant.training_command() + "\n";
 }
 
 std::string variants_text(const Variants& variants, int width) {
@@ -199,19 +193,8 @@ Json detector_json(const diagnose::DetectorDefinition& detector) {
       .set("causes", causes);
 }
 
-}  // namespace
-
-std::string explain_text(const Fault& fault, int width) {
-  return explain_variants(fault, all_variants(fault), width);
-}
-
-std::string explain_text(const Catalogue::Entry& entry, int width) {
-  return explain_variants(*entry.fault, {entry.variant}, width);
-}
-
-Json explain_json(const Fault& fault) {
+Json variants_json(const Fault& fault, const Variants& variants) {
   const FaultText& text = fault.text();
-  const Variants variants = all_variants(fault);
   Json names = Json::array();
   Json forms = Json::array();
   for (const Variant* variant : variants) {
@@ -238,6 +221,22 @@ Json explain_json(const Fault& fault) {
       .set("sources", Json::array_of(text.sources))
       .set("variants", names)
       .set("forms", forms);
+}
+
+}  // namespace
+
+std::string explain_text(const Fault& fault, int width) {
+  return explain_variants(fault, all_variants(fault), width);
+}
+
+std::string explain_text(const Catalogue::Entry& entry, int width) {
+  return explain_variants(*entry.fault, {entry.variant}, width);
+}
+
+Json explain_json(const Fault& fault) { return variants_json(fault, all_variants(fault)); }
+
+Json explain_json(const Catalogue::Entry& entry) {
+  return variants_json(*entry.fault, {entry.variant});
 }
 
 std::string faults_text(const Catalogue& catalogue, int width) {

@@ -9,14 +9,6 @@
 namespace faultline::lab {
 namespace {
 
-std::string figure(double value, bool is_count) {
-  if (std::isnan(value)) return "nan";
-  const double size = std::abs(value);
-  if (is_count && size < 1e15) return fmt::format("{:.0f}", value);
-  if (size != 0 && (size < 1e-6 || size >= 1e7)) return fmt::format("{:.6g}", value);
-  return fmt::format("{:.6f}", value);
-}
-
 // The figures of any run, in the order in which they were set: a run that broke has none.
 std::vector<Metric> metrics_of(const CaseResult& result) {
   std::vector<Metric> metrics;
@@ -147,10 +139,8 @@ std::string claim_text(const Variant& variant, const CaseResult& result) {
 
 std::string training_text(const Variant& variant) {
   if (!variant.has_training_form()) return "";
-  return fmt::format(
-      "<p class=\"muted\">In a real run: <code>faultline train tiny --steps {} "
-      "--fault {} --watch full --out DIR</code></p>\n",
-      variant.training().steps, escaped(variant.full_name()));
+  return fmt::format("<p class=\"muted\">In a real run: <code>{}</code></p>\n",
+                     escaped(variant.training_command()));
 }
 
 }  // namespace

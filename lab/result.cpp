@@ -1,6 +1,9 @@
 #include "lab/result.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 
 #include "diagnose/verdict.h"
 
@@ -9,6 +12,14 @@ namespace faultline::lab {
 const char* name(Outcome outcome) {
   constexpr const char* kNames[] = {"works", "hides", "fails"};
   return kNames[static_cast<int>(outcome)];
+}
+
+std::string figure(double value, bool is_count) {
+  if (std::isnan(value)) return "nan";
+  const double size = std::abs(value);
+  if (is_count && size < 0x1p64) return fmt::format("{:.0f}", value);
+  if (size != 0 && (size < 1e-6 || size >= 1e7)) return fmt::format("{:.6g}", value);
+  return fmt::format("{:.6f}", value);
 }
 
 CaseResult blank_result(const Fault& fault, const Variant& variant) {

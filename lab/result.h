@@ -43,6 +43,9 @@ struct CaseResult {
 // A result that has only its names and texts yet.
 CaseResult blank_result(const Fault& fault, const Variant& variant);
 
+// A figure as people read it: a count to its last digit, a measure to six decimals.
+std::string figure(double value, bool is_count);
+
 // In the shape of the command line's contract; from_json restores every bit.
 Json to_json(const CaseResult& result);
 CaseResult result_from_json(const Json& json);

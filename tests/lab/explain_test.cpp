@@ -99,6 +99,15 @@ TEST(Explain, GivesAPageAllThatItNeeds) {
   EXPECT_FALSE(detector.at("causes").items().at(0).at("refuted_by").text().empty());
 }
 
+TEST(Explain, GivesAVariantAloneAsJsonToo) {
+  const Fault& fault = own().fault_of("own.fault");
+  const Json json = explain_json({&fault, &own().find("own.fault:b")});
+  EXPECT_EQ(json.at("variants").to_text(), R"(["b"])");
+  ASSERT_EQ(json.at("forms").items().size(), 1U);
+  EXPECT_EQ(json.at("forms").items().at(0).at("title").text(), "title of b");
+  EXPECT_EQ(json.at("mechanism").text(), "the mechanism");
+}
+
 TEST(Explain, ListsTheFaultsDomainByDomainWithoutAnId) {
   const Catalogue catalogue;
   const std::string shown = faults_text(catalogue, 80);

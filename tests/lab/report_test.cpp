@@ -194,6 +194,44 @@ TEST(Report, HoldsEachCaseOnceAndLinksToIt) {
   }
 }
 
+// The texts between `before` and `after`, in their order.
+std::vector<std::string> pieces(const std::string& text, const std::string& before,
+                                const std::string& after) {
+  std::vector<std::string> found;
+  for (size_t at = text.find(before); at != std::string::npos; at = text.find(before, at)) {
+    at += before.size();
+    found.push_back(text.substr(at, text.find(after, at) - at));
+  }
+  return found;
+}
+
+TEST(Report, MarksInTheMatrixWhoFiredInTheFaultyRun) {
+  Sample sample(1);
+  sample.result(0).healthy.detections = {{"finite.first", "", 0.6, 5, 0, "", "nan"}};
+  const std::string html = without_scripts(sample.html());
+  const auto detectors = pieces(html, "<div class=\"turned\">", "</div>");
+  const std::string row = pieces(html, "<tr><th scope=\"row\">", "</tr>").at(0);
+  const auto cells = pieces(row, "<td", "</td>");
+  ASSERT_EQ(cells.size(), detectors.size() + 2);  // healthy and fixed come last
+  for (size_t i = 0; i < detectors.size(); ++i) {
+    const bool first = detectors[i] == "sums.add-up";
+    const bool too = detectors[i] == "finite.first";
+    EXPECT_EQ(cells[i],
+              first ? "><span class=\"mark first\"></span><span class=\"spoken\">first</span>"
+              : too ? "><span class=\"mark\"></span><span class=\"spoken\">too</span>"
+                    : ">")
+        << detectors[i];
+  }
+  EXPECT_EQ(cells[cells.size() - 2], " class=\"bad\">finite.first");
+  EXPECT_EQ(cells.back(), " class=\"silent\">silent");
+}
+
+TEST(Report, ShowsACountToItsLastDigit) {
+  Sample sample(1);
+  sample.result(0).faulty.metrics.count("counted", -0x1p63);
+  EXPECT_THAT(sample.html(), HasSubstr("-9223372036854775808"));
+}
+
 TEST(Report, NamesTheDetectorThatBrokeTheSilence) {
   Sample sample(1);
   EXPECT_EQ(count(sample.html(), "<td class=\"silent\">silent</td>"), 2U);
