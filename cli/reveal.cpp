@@ -41,14 +41,15 @@ int64_t steps_done(const std::string& metrics) {
   return steps;
 }
 
-// Right is to name one of the faults that had begun, or to be silent where none had.
+// The detectors saw the last part of a run. Right is to name one of the faults that were in it, or
+// to be silent where none was.
 bool is_right(const Verdict& verdict, const std::vector<lab::PlantedFault>& planted,
               int64_t steps) {
   bool any = false;
   for (const lab::PlantedFault& fault : planted) {
-    const bool begun = fault.step <= steps;
-    any = any || begun;
-    if (begun && verdict.text == "fault" && verdict.cause == fault.fault) return true;
+    const bool acts = fault.acts_at(steps);
+    any = any || acts;
+    if (acts && verdict.text == "fault" && verdict.cause == fault.fault) return true;
   }
   return !any && verdict.text == "healthy";
 }
@@ -56,10 +57,10 @@ bool is_right(const Verdict& verdict, const std::vector<lab::PlantedFault>& plan
 std::string about(const lab::PlantedFault& planted, int64_t steps) {
   const std::string name = planted.fault + (planted.variant.empty() ? "" : ":" + planted.variant);
   const lab::Catalogue catalogue;
-  return fmt::format("{}   {}\n  from step {} on{}\n  faultline explain {}\n", name,
-                     catalogue.find(name).title(), planted.step,
-                     planted.step > steps ? fmt::format("; the run is at step {}", steps) : "",
-                     planted.fault);
+  return fmt::format(
+      "{}   {}\n  from step {} {}{}\n  faultline explain {}\n", name, catalogue.find(name).title(),
+      planted.step, planted.last ? fmt::format("to {}", *planted.last) : "on",
+      planted.step > steps ? fmt::format("; the run is at step {}", steps) : "", name);
 }
 
 std::string about(const std::optional<Verdict>& verdict, bool right) {
@@ -82,11 +83,13 @@ void reveal(const std::string& run, const std::string& json) {
   }
   Json list = Json::array();
   for (const lab::PlantedFault& fault : planted) {
-    list.push(Json::object()
-                  .set("fault", fault.fault)
-                  .set("variant", fault.variant)
-                  .set("step", fault.step)
-                  .set("rank", fault.rank));
+    Json entry = Json::object()
+                     .set("fault", fault.fault)
+                     .set("variant", fault.variant)
+                     .set("step", fault.step)
+                     .set("rank", fault.rank);
+    if (fault.last) entry.set("last", *fault.last);
+    list.push(entry);
   }
   write_json(json, Json::object()
                        .set("planted", list)

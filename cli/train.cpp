@@ -126,7 +126,7 @@ class TrainCommand {
     const train::Config config = config_->build();
     Context context({.threads = static_cast<int>(options_.threads), .seed = config.seed});
     const ContextGuard guard(context);
-    faults_.check_onsets(context, last_step(config));
+    faults_.check_onsets(last_step(config));
 
     TextData text = load_data(config);
     const diagnose::Watch watch(context, level_);
@@ -158,6 +158,7 @@ class TrainCommand {
     }
     config_ = earlier_ ? earlier_->config : builder_of(options_.model);
     apply_flags(options_, *config_);
+    own_documents_ = config_->value("documents");
     const std::vector<std::string> needs = faults_.apply_needs(*config_);
     if (earlier_) require_same(options_, *earlier_, *config_);
     config_->build();
@@ -177,12 +178,26 @@ class TrainCommand {
   }
 
   TextData load_data(const train::Config& config) const {
-    if (options_.data || !earlier_) return load_text(options_.data.value_or(""), config);
+    if (options_.data || !earlier_) return load_named(options_.data.value_or(""), config);
     try {
       return load_text(earlier_->data.source, config);
     } catch (const IoError& error) {
       throw IoError(fmt::format("{}; {} was trained on it, say with --data where it is now",
                                 error.what(), options_.resume));
+    }
+  }
+
+  // A text may be one that can be read, but not as a fault needs it.
+  TextData load_named(const std::string& path, const train::Config& config) const {
+    try {
+      return load_text(path, config);
+    } catch (const InvalidArgument&) {
+      if (config.documents == own_documents_) throw;
+      train::Config own = config;
+      own.documents = own_documents_;
+      load_text(path, own);  // throws what is wrong with the text itself
+      faults_.refuse_text();
+      throw;
     }
   }
 
@@ -194,7 +209,7 @@ class TrainCommand {
     const bool was_planted = earlier_ && std::filesystem::exists(planted);
     std::map<std::string, std::string> files;
     if (!faults_.empty() || was_planted) {
-      files["faults.json"] = faults_.to_json(earlier_ ? planted : "");
+      files["faults.json"] = faults_.to_json(earlier_ ? planted : "", step);
     }
     if (in_place_) {
       cut_back(directory_ + "/metrics.jsonl", step);
@@ -238,7 +253,7 @@ class TrainCommand {
     plan.on_evaluation = [&](int64_t step, double loss) {
       if (step != last) {
         progress.say(
-            fmt::format("step {}: about {:.4f} nats per byte on held-out text", step, loss));
+            fmt::format("step {}: about {} nats per byte on held-out text", step, loss_text(loss)));
       }
     };
     // A resume that has nothing to do leaves the verdict of those who did.
@@ -271,8 +286,8 @@ class TrainCommand {
   int conclude(const train::RunResult& result, const diagnose::Watch& watch,
                Progress& progress) const {
     if (result.held_out_loss) {
-      progress.say(fmt::format("step {}: validation loss {:.4f} nats per byte (all held-out text)",
-                               result.step, *result.held_out_loss));
+      progress.say(fmt::format("step {}: validation loss {} nats per byte (all held-out text)",
+                               result.step, loss_text(*result.held_out_loss)));
     }
     if (result.stop == train::Stop::interrupted) {
       progress.say(fmt::format("stopped at step {}, saved; go on with: faultline train --resume {}",
@@ -287,6 +302,7 @@ class TrainCommand {
   lab::PlannedFaults faults_;
   std::optional<train::RunRecord> earlier_;
   std::optional<train::ConfigBuilder> config_;
+  std::string own_documents_;  // before a fault set it
   std::string directory_;
   bool in_place_ = false;
   std::optional<DirectoryLock> lock_;  // two runs in one directory would tear its files

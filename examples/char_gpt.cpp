@@ -1,4 +1,6 @@
 // Teaches: the Trainer. A small GPT learns the King James Bible byte by byte, and then writes.
+#include <cmath>
+
 #include "data/tokenizer.h"
 #include "data/utf8.h"
 #include "example.h"
@@ -37,10 +39,20 @@ std::string continued(nn::Gpt2& model, const std::string& prompt, int64_t bytes,
   return repair_utf8(ByteTokenizer().decode(ids)).text;
 }
 
+// The King James Bible, cut into documents as the configuration says.
+Corpus bible(const train::Config& config) {
+  CorpusOptions options;
+  if (!config.documents.empty()) options.documents = documents_from_name(config.documents);
+  return default_corpus(options);
+}
+
 void train_gpt(Example& example) {
-  train::Trainer trainer(example.config(), ByteTokenizer().tokenize(default_corpus()));
+  const train::Config& config = example.config();
+  train::Trainer trainer(config, ByteTokenizer().tokenize(bible(config)));
   fmt::print("{} parameters\n", trainer.model().parameter_count());
   while (example.next_step()) example.log(trainer.step());
-  fmt::print("held-out text: {:.3f} nats per byte\n", trainer.evaluate(/*batches=*/20));
+  const double held_out = trainer.evaluate(/*batches=*/20);
+  fmt::print("held-out text: {:.3f} nats per byte\n", held_out);
+  if (!std::isfinite(held_out)) return;  // nothing to write with
   fmt::print("{}\n", continued(trainer.model(), "And God said", 80, example.seed()));
 }

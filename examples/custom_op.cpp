@@ -113,12 +113,7 @@ class Capped : public nn::Module {
   explicit Capped(uint64_t seed) {
     add_child("hidden", hidden_);
     add_child("output", output_);
-    const NoGrad off;
-    uint64_t stream = 0;
-    for (Parameter* parameter : parameters()) {
-      if (parameter->decay() == Decay::no) continue;  // biases start at 0
-      copy_(parameter->value(), normal(parameter->value().shape(), 0, 0.5, seed, ++stream));
-    }
+    draw_weights(*this, 0.5, seed);
   }
   Tensor operator()(const Tensor& x) {
     return unit([&] { return softcap(output_(silu(hidden_(x))), 1); });

@@ -1,10 +1,12 @@
 #include "example.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 
+#include "autograd/functional.h"
+#include "core/rng.h"
+#include "core/whole_number.h"
 #include "diagnose/verdict.h"
 #include "io/atomic_file.h"
 #include "lab/console.h"
@@ -15,22 +17,27 @@ using namespace faultline;
 namespace {
 
 constexpr fmt::string_view kHelp =
-    "  --fault ID[:VARIANT][@step=N]  plant a fault, or mystery:SEED; may be repeated\n"
+    "  --fault ID[:VARIANT][@step=N]  plant a fault; may be repeated\n"
     "  --watch off|light|full|deep    what the detectors see (default full)\n"
     "  --steps N                      training steps (default {})\n"
     "  --out DIR                      metrics.jsonl, verdict.json and faults.json go there\n"
     "  --seed N                       of initialisation and data (default 1)\n"
-    "`faultline lab --list` names the faults.\n"
+    "`faultline lab --list` names the faults; one that is not in this program's code is refused.\n"
     "Example: {} --fault optim.missing-zero-grad --out run\n";
 
 template <class T>
-T whole_number(const std::string& flag, const std::string& text) {
-  T value{};
-  const char* end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, value);
-  require(result.ec == std::errc{} && result.ptr == end && value >= 0,
-          "{}: expected a whole number that is not negative, got '{}'", flag, text);
-  return value;
+T number_of(const std::string& flag, const std::string& text) {
+  const auto value = whole_number<T>(text);
+  require(value && *value >= 0, "{}: expected a whole number that is not negative, got '{}'", flag,
+          text);
+  return *value;
+}
+
+// A mystery is drawn from all faults, most of which are not in the code of one small program.
+std::string fault_of(const std::string& text) {
+  require(!text.starts_with("mystery"),
+          "--fault {}: this program has no mysteries, `faultline train tiny` has", text);
+  return text;
 }
 
 ExampleFlags read_flags(const std::vector<std::string>& arguments, int64_t steps) {
@@ -46,11 +53,11 @@ ExampleFlags read_flags(const std::vector<std::string>& arguments, int64_t steps
             "{}: its value is missing; --help shows what it takes", flag);
     const std::string value =
         equals != std::string::npos ? arguments[i].substr(equals + 1) : arguments[++i];
-    if (flag == "--fault") flags.faults.push_back(value);
+    if (flag == "--fault") flags.faults.push_back(fault_of(value));
     if (flag == "--watch") flags.watch = diagnose::watch_level_from_name(value);
-    if (flag == "--steps") flags.steps = whole_number<int64_t>(flag, value);
+    if (flag == "--steps") flags.steps = number_of<int64_t>(flag, value);
     if (flag == "--out") flags.out = value;
-    if (flag == "--seed") flags.seed = whole_number<uint64_t>(flag, value);
+    if (flag == "--seed") flags.seed = number_of<uint64_t>(flag, value);
   }
   return flags;
 }
@@ -66,11 +73,8 @@ std::vector<diagnose::DetectorDefinition> detectors_of(const ExampleOptions& opt
 train::Config configure(const lab::PlannedFaults& faults, const ExampleOptions& options,
                         uint64_t seed) {
   train::ConfigBuilder config = options.config.value_or(train::ConfigBuilder::preset("tiny"));
-  for (const std::string& line : faults.apply_needs(config)) {
-    require(options.config.has_value(),
-            "--fault: {}; this program has no such setting, `faultline train tiny` has", line);
-    fmt::print("{}\n", line);
-  }
+  if (!options.config) faults.refuse_needs();
+  for (const std::string& line : faults.apply_needs(config)) fmt::print("{}\n", line);
   config.set("seed", std::to_string(seed), "--seed");
   return config.build();
 }
@@ -86,14 +90,9 @@ Example::Example(const ExampleFlags& flags, const ExampleOptions& options)
       watch_(context_, flags.watch, detectors_of(options)),
       out_(flags.out),
       steps_(flags.steps) {
-  faults_.check_onsets(context_, steps_);
-  if (!out_.empty()) {
-    require(!std::filesystem::exists(out_), "--out: '{}' is there already; name a new directory",
-            out_);
-    metrics_.emplace(out_ + "/metrics.jsonl");
-    if (!faults_.empty()) write_file_atomically(out_ + "/faults.json", faults_.to_json(""));
-  }
-  for (const std::string& line : faults_.lines()) fmt::print("{}\n", line);
+  faults_.check_onsets(steps_);
+  require(out_.empty() || !std::filesystem::exists(out_),
+          "--out: '{}' is there already; name a new directory", out_);
   faults_.plant(context_, 1);
 }
 
@@ -105,7 +104,17 @@ bool Example::next_step() {
   return true;
 }
 
+void Example::tell_what_is_planted() const {
+  for (const std::string& line : faults_.lines()) fmt::print("{}\n", line);
+  if (!out_.empty() && !faults_.empty()) {
+    write_file_atomically(out_ + "/faults.json", faults_.to_json("", /*done=*/0));
+  }
+}
+
 void Example::log(const train::StepResult& result) {
+  faults_.check_asked(context_, result.step);
+  if (result.step == faults_.last_onset()) tell_what_is_planted();
+  if (result.step == 1 && !out_.empty()) metrics_.emplace(out_ + "/metrics.jsonl");
   if (metrics_) {
     metrics_->write(Json::object()
                         .set("step", result.step)
@@ -128,15 +137,29 @@ void Example::prove(const std::string& name) {
   const lab::Catalogue catalogue(options_.faults, detectors);
   for (const lab::Catalogue::Entry& entry : catalogue.select({name})) {
     const lab::CaseResult result = lab::run_case(entry, {.seed = seed()}, detectors);
-    fmt::print("{}", lab::case_text(result));
+    std::string text = lab::case_text(result);
+    // `faultline explain` knows the tree's faults, and this one is outside.
+    const size_t explain = text.find("   faultline explain");
+    if (explain != std::string::npos) text.replace(explain, std::string::npos, "\n");
+    fmt::print("{}", text);
     require(result.verified(), "{}: {}", name, result.why);
   }
 }
 
 void Example::conclude() {
+  if (steps_ == 0) tell_what_is_planted();
   if (watch_.level() == diagnose::WatchLevel::off) return;
   fmt::print("{}", diagnose::verdict_text(watch_));
   if (!out_.empty()) diagnose::write_verdict(out_, watch_);
+}
+
+void draw_weights(nn::Module& module, double deviation, uint64_t seed) {
+  const NoGrad off;
+  for (Parameter* parameter : module.parameters()) {
+    if (parameter->decay() == Decay::no) continue;
+    const uint64_t stream = stream_of(parameter->name().c_str());
+    copy_(parameter->value(), normal(parameter->value().shape(), 0, deviation, seed, stream));
+  }
 }
 
 int run_example(int argc, char** argv, const ExampleOptions& options, void (*body)(Example&)) {

@@ -10,6 +10,7 @@
 #include "diagnose/detector.h"
 #include "io/json_lines.h"
 #include "lab/planted.h"
+#include "nn/module.h"
 #include "train/config.h"
 #include "train/trainer.h"
 
@@ -46,7 +47,8 @@ class Example {
   // Goes on to the next step and plants the faults that begin there; false after the last step.
   bool next_step();
   int64_t step() const { return step_; }
-  // The step is over: a line to metrics.jsonl, every tenth also to the terminal.
+  // The step is over: a line to metrics.jsonl, every tenth also to the terminal. Throws
+  // InvalidArgument when a planted fault is in code that the step did not come to.
   void log(const faultline::train::StepResult& result);
   // The same for a loop of one's own, which also tells the detectors.
   void end_step(double loss, double lr, int64_t tokens = 0, double grad_norm = 0);
@@ -59,6 +61,9 @@ class Example {
   void conclude();
 
  private:
+  // After the first step that all of them are in.
+  void tell_what_is_planted() const;
+
   ExampleOptions options_;
   faultline::Context context_;
   faultline::ContextGuard guard_;
@@ -70,6 +75,10 @@ class Example {
   int64_t steps_;
   int64_t step_ = 0;
 };
+
+// Draws a module's weights from a normal distribution around 0, each from a stream of its own;
+// biases start at 0.
+void draw_weights(faultline::nn::Module& module, double deviation, uint64_t seed);
 
 // Reads --fault, --watch, --steps, --out and --seed, runs `body` and prints the verdict. Returns
 // the exit code: 0, or 2 with one line on standard error.

@@ -204,6 +204,8 @@ void train_gpt(Example& example) {
     const Tensor logits_NV = reshape(gpt(batch.inputs, {batch.documents}), {B * T, V});
     const Tensor sum_of_losses = sum(cross_entropy_rows(logits_NV, reshape(batch.labels, {B * T})));
     const Tensor loss = sum_of_losses * (1.0 / static_cast<double>(batch.valid_tokens));
+    const double sum_of_step = sum_of_losses.item<double>();
+    events.emit(train::ObjectiveEvent{example.step(), batch.valid_tokens, sum_of_step, loss});
     backward(loss);
 
     const NoGrad off;

@@ -19,12 +19,7 @@ class Network : public nn::Module {
   explicit Network(uint64_t seed) {
     add_child("hidden", hidden_);
     add_child("output", output_);
-    const NoGrad off;
-    uint64_t stream = 0;
-    for (Parameter* parameter : parameters()) {
-      if (parameter->decay() == Decay::no) continue;  // biases start at 0
-      copy_(parameter->value(), normal(parameter->value().shape(), 0, 0.5, seed, ++stream));
-    }
+    draw_weights(*this, 0.5, seed);
   }
 
   Tensor operator()(const Tensor& x) {

@@ -1,7 +1,6 @@
 // Teaches: watching a model that is not ours. An LSTM (Hochreiter and Schmidhuber 1997) learns the
 // King James Bible byte by byte; its loop emits the events by which the detectors see a run.
 #include "autograd/functional.h"
-#include "core/rng.h"
 #include "data/sampler.h"
 #include "data/tokenizer.h"
 #include "example.h"
@@ -27,12 +26,7 @@ class Lstm : public nn::Module {
     add_child("bytes", bytes_);
     add_child("gates", gates_);
     add_child("head", head_);
-    const NoGrad off;
-    for (Parameter* parameter : parameters()) {
-      if (parameter->decay() == Decay::no) continue;  // biases start at 0
-      copy_(parameter->value(),
-            normal(parameter->value().shape(), 0, 0.1, seed, stream_of(parameter->name().c_str())));
-    }
+    draw_weights(*this, 0.1, seed);
   }
 
   // Logits [B, T, V]. c is what a cell remembers, h what it shows.

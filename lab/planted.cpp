@@ -1,11 +1,11 @@
 #include "lab/planted.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 
 #include "core/rng.h"
+#include "core/whole_number.h"
 #include "io/mapped_file.h"
 #include "lab/seal.h"
 #include "optim/step_counter.h"
@@ -14,27 +14,27 @@ namespace faultline::lab {
 namespace {
 
 constexpr std::string_view kMystery = "mystery:";
+// The key that says how the text is cut. Only a text with references can be cut by verse.
+constexpr const char* kDocuments = "documents";
 
 // Seams that are asked when the run is built and not again.
 constexpr const char* kAskedOnce[] = {optim::StepCounterSeam::name};
 
-// The one of them that the fault replaces, or null. Such a fault cannot begin after the first step.
-const char* asked_once(const Variant& variant, Context& context) {
-  const std::shared_ptr<void> trial = variant.plant(context);
-  for (const char* seam : context.seams.replaced()) {
-    for (const char* once : kAskedOnce) {
-      if (std::strcmp(seam, once) == 0) return once;
+std::vector<const char*> seams_of(const Variant& variant) {
+  Context trial;
+  const ContextGuard guard(trial);
+  const std::shared_ptr<void> planted = variant.plant(trial);
+  return trial.seams.replaced();
+}
+
+// The first seam that both name, or null.
+const char* in_both(std::span<const char* const> a, std::span<const char* const> b) {
+  for (const char* seam : a) {
+    for (const char* other : b) {
+      if (std::strcmp(seam, other) == 0) return seam;
     }
   }
   return nullptr;
-}
-
-template <class T>
-std::optional<T> whole_number(std::string_view text) {
-  T value = 0;
-  const char* end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, value);
-  return result.ec == std::errc{} && result.ptr == end ? std::optional(value) : std::nullopt;
 }
 
 int64_t number_of(const std::string& text, const std::string& fault) {
@@ -63,17 +63,61 @@ int64_t onset_of(const std::string& places, const std::string& text) {
   return step;
 }
 
+// Which setting stands in its way would tell which fault it is. There are faults that need none, so
+// another seed can do.
+[[noreturn]] void refuse_mystery(const std::string& mystery) {
+  fail(
+      "--fault {}: it cannot be had with the text and the values that you set; leave them out, or "
+      "take another seed",
+      mystery);
+}
+
+// For a key that the user set otherwise.
+[[noreturn]] void refuse_value(bool is_mystery, const std::string& fault, const std::string& key,
+                               const std::string& needed, const std::string& own) {
+  if (is_mystery) refuse_mystery(fault);
+  const bool of_text = key == kDocuments;
+  fail("--fault {}: it shows only with {}={}{}, and you set {}={}; leave that out{}", fault, key,
+       needed, of_text ? " of the default corpus, or a text like it" : "", key, own,
+       of_text ? ", and --data" : "");
+}
+
+bool is_possible(const train::ConfigBuilder& config) {
+  try {
+    config.build();
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+// Whether a planned fault is the one of an earlier entry, in effect from the same step on.
+auto goes_on_with(const PlantedFault& entry, int64_t done) {
+  return [&entry, done](const PlantedFault& fault) {
+    return fault.fault == entry.fault && fault.variant == entry.variant &&
+           std::max(fault.step, done + 1) == std::max(entry.step, done + 1);
+  };
+}
+
+Json to_json_entry(const PlantedFault& entry) {
+  Json open = Json::object()
+                  .set("fault", entry.fault)
+                  .set("variant", entry.variant)
+                  .set("step", entry.step)
+                  .set("rank", entry.rank);
+  if (entry.last) open.set("last", *entry.last);
+  return entry.sealed ? seal(open) : open;
+}
+
 }  // namespace
 
 PlannedFaults::PlannedFaults(const std::vector<std::string>& texts, Catalogue catalogue)
     : catalogue_(std::move(catalogue)) {
   for (const std::string& text : texts) {
     Planned planned = parse(text);
-    require(!planned.is_mystery() || texts.size() == 1,
+    require(!planned.is_mystery || texts.size() == 1,
             "--fault {}: a mystery is planted alone; leave out the others", text);
-    for (const Planned& other : faults_) {
-      require(other.variant != planned.variant, "--fault {}: named twice", planned.called);
-    }
+    for (const Planned& other : faults_) check_together(planned, other);
     faults_.push_back(std::move(planned));
   }
 }
@@ -83,16 +127,26 @@ PlannedFaults::Planned PlannedFaults::parse(const std::string& text) const {
   Planned planned;
   planned.called = text.substr(0, at);
   if (at != std::string::npos) planned.step = onset_of(text.substr(at + 1), text);
-  if (planned.called.starts_with(kMystery)) {
-    planned.variant = &draw(planned.called, planned.step);
-    return planned;
-  }
   require(planned.called != kMystery.substr(0, kMystery.size() - 1),
           "--fault {}: a mystery needs a seed, for example mystery:7", text);
-  planned.variant = &catalogue_.find(planned.called);
-  planned.called = planned.variant->full_name();
-  planned.variant->training();  // throws where there is no such form
+  planned.is_mystery = planned.called.starts_with(kMystery);
+  if (planned.is_mystery) {
+    planned.variant = &draw(planned.called, planned.step);
+  } else {
+    planned.variant = &catalogue_.find(planned.called);
+    planned.called = planned.variant->full_name();
+    planned.variant->training();  // throws where there is no such form
+  }
+  planned.seams = seams_of(*planned.variant);
   return planned;
+}
+
+// Of two replacements of one seam only the later would act.
+void PlannedFaults::check_together(const Planned& planned, const Planned& other) const {
+  require(other.variant != planned.variant, "--fault {}: named twice", planned.called);
+  const char* seam = in_both(planned.seams, other.seams);
+  require(seam == nullptr, "--fault {}: it replaces the {}, and so does {}; plant one at a time",
+          planned.called, seam == nullptr ? "" : seam, other.called);
 }
 
 // Evenly among the variants that a run can have from `step` on.
@@ -102,12 +156,12 @@ const Variant& PlannedFaults::draw(const std::string& mystery, int64_t step) con
           "--fault {}: expected mystery:SEED with a whole number from 0 to 2^64 - 1, for example "
           "mystery:7",
           mystery);
-  Context trial;
-  const ContextGuard guard(trial);
   std::vector<const Variant*> possible;
   for (const auto& [fault, variant] : catalogue_.entries()) {
     if (!variant->has_training_form()) continue;
-    if (step == 1 || asked_once(*variant, trial) == nullptr) possible.push_back(variant);
+    if (step == 1 || in_both(seams_of(*variant), kAskedOnce) == nullptr) {
+      possible.push_back(variant);
+    }
   }
   require(!possible.empty(), "--fault {}: no fault has a training form", mystery);
   return *possible[RandomSequence(*seed, stream_of("mystery")).below(possible.size(), 0)];
@@ -118,15 +172,14 @@ std::vector<std::string> PlannedFaults::apply_needs(train::ConfigBuilder& config
   std::map<std::string, std::string> asked;  // key: the fault that set it
   for (const Planned& fault : faults_) {
     const std::string& name = fault.called;
+    const train::ConfigBuilder without = config;
     for (const auto& [key, value] : fault.variant->training().needs) {
       const std::string before = config.value(key);
       const std::optional<std::string> own = config.user_value(key);
       train::ConfigBuilder wanted = config;
       wanted.set(key, value, "fault");
       const std::string& needed = wanted.value(key);  // in the form in which values are kept
-      require(!own || *own == needed,
-              "--fault {}: it shows only with {}={}, and you set {}={}; leave that out", name, key,
-              needed, key, own.value_or(""));
+      if (own && *own != needed) refuse_value(fault.is_mystery, name, key, needed, *own);
       const auto other = asked.find(key);
       require(other == asked.end() || before == needed,
               "--fault {}: it needs {}={}, but {} needs {}={}; plant one at a time", name, key,
@@ -134,15 +187,40 @@ std::vector<std::string> PlannedFaults::apply_needs(train::ConfigBuilder& config
       asked[key] = name;
       if (before == needed) continue;
       config = std::move(wanted);
-      if (fault.is_mystery()) continue;
-      lines.push_back(fmt::format("{} needs {}={} (it was {})", name, key, value, before));
+      if (fault.is_mystery) continue;
+      const std::string was = before.empty() ? "" : fmt::format(" (it was {})", before);
+      lines.push_back(fmt::format("{} needs {}={}{}", name, key, needed, was));
     }
-    if (!fault.is_mystery()) continue;
+    if (!fault.is_mystery) continue;
+    if (is_possible(without) && !is_possible(config)) refuse_mystery(name);
     mark_what_any_needs(config);
     lines.push_back(fmt::format(
         "{} sets what it needs; config.json shows it among all that a fault may set", name));
   }
   return lines;
+}
+
+void PlannedFaults::refuse_needs() const {
+  for (const Planned& fault : faults_) {
+    for (const auto& [key, value] : fault.variant->training().needs) {
+      fail(
+          "--fault {}: it needs {}={}; this program has no such setting, `faultline train tiny` has",
+          fault.called, key, value);
+    }
+  }
+}
+
+void PlannedFaults::refuse_text() const {
+  for (const Planned& fault : faults_) {
+    const auto& needs = fault.variant->training().needs;
+    const auto documents = needs.find(kDocuments);
+    if (documents == needs.end()) continue;
+    if (fault.is_mystery) refuse_mystery(fault.called);
+    fail(
+        "--fault {}: it needs the default corpus, or a text like it, cut by {}; train without "
+        "--data",
+        fault.called, documents->second);
+  }
 }
 
 // Else the marked keys would tell which fault it is. Values stay.
@@ -155,18 +233,24 @@ void PlannedFaults::mark_what_any_needs(train::ConfigBuilder& config) const {
   }
 }
 
-void PlannedFaults::check_onsets(Context& context, int64_t last_step) const {
+void PlannedFaults::check_onsets(int64_t last_step) const {
   for (const Planned& fault : faults_) {
     require(fault.step <= last_step || fault.step == 1,
             "--fault {}: it begins at step {}, after the last step {}", fault.called, fault.step,
             last_step);
     if (fault.step == 1) continue;
-    const char* seam = asked_once(*fault.variant, context);
+    const char* seam = in_both(fault.seams, kAskedOnce);
     require(seam == nullptr,
             "--fault {}: it is in the {}, which is made before the first step; leave out "
             "@step={}",
             fault.called, seam == nullptr ? "" : seam, fault.step);
   }
+}
+
+int64_t PlannedFaults::last_onset() const {
+  int64_t last = 1;
+  for (const Planned& fault : faults_) last = std::max(last, fault.step);
+  return last;
 }
 
 void PlannedFaults::plant(Context& context, int64_t step) {
@@ -175,28 +259,43 @@ void PlannedFaults::plant(Context& context, int64_t step) {
   }
 }
 
-std::string PlannedFaults::to_json(const std::string& earlier) const {
-  Json list = Json::array();
-  if (std::filesystem::exists(earlier)) {
-    list = Json::parse(map_file(earlier).text(), earlier);
-  }
+void PlannedFaults::check_asked(const Context& context, int64_t step) const {
+  const std::vector<const char*> unasked = context.seams.unasked();
   for (const Planned& fault : faults_) {
-    const Json open = Json::object()
-                          .set("fault", fault.variant->fault_id())
-                          .set("variant", fault.variant->name())
-                          .set("step", fault.step)
-                          .set("rank", 0);
-    const Json entry = fault.is_mystery() ? seal(open) : open;
-    const auto& known = list.items();
-    if (std::find(known.begin(), known.end(), entry) == known.end()) list.push(entry);
+    const char* seam = fault.step <= step ? in_both(fault.seams, unasked) : nullptr;
+    require(seam == nullptr,
+            "--fault {}: this program never asks the seam \"{}\"; `faultline train tiny --fault "
+            "{}` does",
+            fault.called, seam == nullptr ? "" : seam, fault.called);
   }
+}
+
+std::string PlannedFaults::to_json(const std::string& earlier, int64_t done) const {
+  std::vector<PlantedFault> entries = read_planted(earlier);
+  std::vector<PlantedFault> planted;
+  for (const Planned& fault : faults_) {
+    planted.push_back({.fault = fault.variant->fault_id(),
+                       .variant = fault.variant->name(),
+                       .step = fault.step,
+                       .sealed = fault.is_mystery});
+  }
+  // A resume that plants a fault again goes on with its entry; one that does not ends it.
+  for (PlantedFault& entry : entries) {
+    if (!entry.last && !std::erase_if(planted, goes_on_with(entry, done))) entry.last = done;
+  }
+  for (PlantedFault& fault : planted) {
+    fault.step = std::max(fault.step, done + 1);
+    entries.push_back(fault);
+  }
+  Json list = Json::array();
+  for (const PlantedFault& entry : entries) list.push(to_json_entry(entry));
   return list.to_indented_text();
 }
 
 std::vector<std::string> PlannedFaults::lines() const {
   std::vector<std::string> lines;
   for (const Planned& fault : faults_) {
-    if (!fault.is_mystery()) {
+    if (!fault.is_mystery) {
       lines.push_back("planted: " + fault.called);
       continue;
     }
@@ -218,9 +317,15 @@ std::vector<PlantedFault> read_planted(const std::string& path) {
   try {
     const Json list = Json::parse(map_file(path).text(), path);
     for (const Json& entry : list.items()) {
-      const Json open = is_sealed(entry) ? unseal(entry) : entry;
-      planted.push_back({open.at("fault").text(), open.at("variant").text(),
-                         open.at("step").integer(), open.at("rank").integer()});
+      const bool sealed = is_sealed(entry);
+      const Json open = sealed ? unseal(entry) : entry;
+      const Json* last = open.find("last");
+      planted.push_back({.fault = open.at("fault").text(),
+                         .variant = open.at("variant").text(),
+                         .step = open.at("step").integer(),
+                         .rank = open.at("rank").integer(),
+                         .last = last ? std::optional(last->integer()) : std::nullopt,
+                         .sealed = sealed});
     }
   } catch (const InvalidArgument& error) {
     fail("'{}' does not tell what was planted: {}", path, error.what());

@@ -1,9 +1,8 @@
 #include "lab/seal.h"
 
-#include <charconv>
-
 #include "core/error.h"
 #include "core/rng.h"
+#include "core/whole_number.h"
 #include "io/checksum.h"
 
 namespace faultline::lab {
@@ -25,20 +24,17 @@ std::string hex_of(const std::string& bytes) {
   return text;
 }
 
-// The number in hexadecimal digits [begin, begin + count) of the text.
-uint64_t number_in(const std::string& text, size_t begin, size_t count) {
-  uint64_t value = 0;
-  const char* end = text.data() + begin + count;
-  const auto result = std::from_chars(text.data() + begin, end, value, 16);
-  require(result.ec == std::errc{} && result.ptr == end, "it holds '{}'",
-          text.substr(begin, count));
-  return value;
+uint64_t number_of(const std::string& digits) {
+  const auto value = whole_number<uint64_t>(digits, 16);
+  require(value.has_value(), "it holds '{}'", digits);
+  return *value;
 }
 
 std::string bytes_of(const std::string& hex) {
   require(hex.size() % kBlock == 0, "it is cut");
   std::string bytes;
-  for (size_t i = 0; i < hex.size(); i += 2) bytes += static_cast<char>(number_in(hex, i, 2));
+  for (size_t i = 0; i < hex.size(); i += 2)
+    bytes += static_cast<char>(number_of(hex.substr(i, 2)));
   return bytes;
 }
 
@@ -55,7 +51,7 @@ Json unseal(const Json& sealed) {
   try {
     const std::string& check = sealed.at("check").text();
     require(check.size() == 16, "its check has {} digits", check.size());
-    const uint64_t key = number_in(check, 0, 16);
+    const uint64_t key = number_of(check);
     const std::string text = under_key(bytes_of(sealed.at("sealed").text()), key);
     require(xxh64(text) == key, "its check is another one's");
     return Json::parse(text, "the seal");

@@ -33,6 +33,10 @@ def revealed(path):
     return json.loads(run("reveal", path, "--json", "-"))
 
 
+def marks(path):
+    return json.loads((path / "config.json").read_text())["sources"]
+
+
 def without_time(path):
     lines = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
     return [{k: v for k, v in line.items() if k != "ms"} for line in lines]
@@ -65,6 +69,14 @@ with tempfile.TemporaryDirectory() as folder:
         check_silent(f"the run of seed {seed}", said)
         for path in filter(pathlib.Path.is_file, out.rglob("*")):
             check_silent(f"{path.name} of seed {seed}", path.read_bytes().decode("latin-1"))
+        (entry,) = json.loads((out / "faults.json").read_text())
+        bits = bytes.fromhex(entry["sealed"])
+        check_silent(f"the seal of seed {seed} as text", bits.decode("latin-1"))
+        if b"fault" in bits or set(entry) != {"sealed", "check"}:
+            wrong.append(f"the seal of seed {seed} is {entry}")
+        # Neither the marks of the configuration nor the length of the seal tell one from another.
+        if marks(out) != marks(folder / "mystery0") or len(bits) != 256:
+            wrong.append(f"seed {seed} is marked {marks(out)}, sealed in {len(bits)} bytes")
         (fault,) = revealed(out)["planted"]
         drawn.add((fault["fault"], fault["variant"]))
     if not drawn <= trainable or len(drawn) < 3:
@@ -88,6 +100,8 @@ with tempfile.TemporaryDirectory() as folder:
         train(f"late{seed}", "--steps", 4, "--fault", f"mystery:{seed}@step=3")
         if revealed(folder / f"late{seed}")["planted"][0]["step"] != 3:
             wrong.append(f"mystery:{seed}@step=3 does not begin at 3")
+        if "from step 3 on\n" not in run("reveal", folder / f"late{seed}"):
+            wrong.append(f"reveal of mystery:{seed}@step=3 does not tell the step")
 
     # A resume goes on with it where it is asked again, and stays one entry.
     run("train", "--resume", folder / "mystery0", "--steps", 5, "--fault", "mystery:0")
@@ -98,12 +112,44 @@ with tempfile.TemporaryDirectory() as folder:
         wrong.append("a resumed mystery is planted twice")
     if "goes on without" not in run("train", "--resume", folder / "again", "--steps", 4):
         wrong.append("a resume without the mystery does not say so")
+    (fault,) = revealed(folder / "again")["planted"]
+    if fault.get("last") != 3 or "from step 1 to 3\n" not in run("reveal", folder / "again"):
+        wrong.append(f"a mystery that a resume left out is told as {fault}")
+
+    # A text that is not cut by references, and values of one's own: some seeds can be had, the
+    # others are refused, all in the same words.
+    plain = folder / "plain.txt"
+    plain.write_text("some words without a reference\n" * 2000)
+    for number, own in enumerate((["--data", plain], ["--data", text, "--set", "documents=none", "--set",
+                                                      "weight_decay=0.2", "--set", "init_std=0.03"])):
+        had, words = 0, set()
+        for seed in range(16):
+            done = subprocess.run([BINARY, "train", "tiny", *own, "--steps", "1", "--watch", "off", "--out",
+                                   folder / f"own{number}-{seed}", "--fault", f"mystery:{seed}"], text=True,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            check_silent(f"seed {seed} with {own}", done.stdout + done.stderr)
+            had += done.returncode == 0
+            if done.returncode:
+                words.add(done.stderr.replace(f"mystery:{seed}:", "mystery:"))
+        if had == 0 or len(words) != 1 or "take another seed" not in min(words):
+            wrong.append(f"with {own} {had} of 16 seeds are had, the others refused with {words}")
+
+    # A fault is named where it is not a mystery.
+    if "needs documents=verse\n" not in train("verse", "--steps", 1, "--fault", "labels.eos-masked"):
+        wrong.append("what labels.eos-masked needs is not told")
+    refused("labels.eos-masked: it needs the default corpus", "train", "tiny", "--data", plain, "--out",
+            folder / "refused", "--steps", 1, "--fault", "labels.eos-masked")
 
     # Right and wrong verdicts, and none.
     train("right", "--steps", 60, "--watch", "full", "--fault", "labels.no-shift")
     answer = revealed(folder / "right")
     if (answer["verdict"], answer["cause"], answer["right"]) != ("fault", "labels.no-shift", True):
         wrong.append(f"reveal of a named fault: {answer}")
+    train("missed", "--steps", 3, "--watch", "full", "--fault", "adamw.step-counter:bf16")
+    answer = revealed(folder / "missed")
+    if (answer["verdict"], answer["right"]) != ("healthy", False) or "which is wrong" not in run(
+            "reveal", folder / "missed"):
+        wrong.append(f"reveal of a fault that was missed: {answer}")
     train("healthy", "--steps", 20, "--watch", "full")
     answer = revealed(folder / "healthy")
     if answer != {"planted": [], "verdict": "healthy", "cause": "", "right": True}:
