@@ -18,7 +18,7 @@ FAULTS = "docs/faults"
 FIGURES = f"{FAULTS}/measured.json"
 
 
-def fault_pages(faults, known):
+def fault_pages(faults, known, console):
     """({path: text} of every page, what is wrong in one line each, ids to measure)."""
     ids = [fault["id"] for fault in faults]
     pages, mistakes, stale = {f"{FAULTS}/README.md": fault_page.index(faults)}, [], []
@@ -30,13 +30,16 @@ def fault_pages(faults, known):
             if why := measured.why_stale(fault, entry):
                 stale.append(id_)
                 raise source.Mistake(f"it {why}")
+            if name := measured.differs_from_lab(fault, entry, console):
+                stale.append(id_)
+                raise source.Mistake(f"the lab tells otherwise of {name} than the page")
             drawing, alt = picture.draw(entry["lab"])
             if len(drawing.encode()) > picture.MOST_BYTES:
                 raise source.Mistake(f"its picture has {len(drawing.encode())} bytes; at most "
                                      f"{picture.MOST_BYTES}: record fewer points or a smaller grid")
             pages[f"{FAULTS}/{id_}.svg"] = drawing
             pages[f"{FAULTS}/{id_}.md"] = fault_page.page(fault, entry, code, alt, ids)
-        except source.Mistake as mistake:
+        except (source.Mistake, measured.Failed) as mistake:
             mistakes.append(f"{id_}: {mistake}")
     return pages, mistakes, stale
 
@@ -76,7 +79,7 @@ def main():
     failures = []
     if asked.measure is not None:
         failures = measured.measure(laboratory, faults, known, asked.measure)
-    pages, mistakes, stale = fault_pages(faults, known)
+    pages, mistakes, stale = fault_pages(faults, known, laboratory.output())
     pages["docs/reference/ops.md"] = ops.ops_page(ROOT)
     drifted, removed = differing(pages), left_over(faults)
     if not asked.check:

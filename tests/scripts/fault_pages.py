@@ -34,13 +34,13 @@ after = lambda flag: pathlib.Path(asked[asked.index(flag) + 1])
 if asked[0] == "--version": print("faultline 9.9.9")
 elif asked[0] == "explain": print(json.dumps(faults))
 elif asked[0] == "lab":
-    fault = next(f for f in faults if f["id"] == asked[1])
+    fault = next((f for f in faults if f["id"] == asked[1]), faults[0])
     run = lambda m, y: {"metrics": {"m": m}, "pictures": {"grids": [], "curves": [
         {"name": "m", "x": list(range(len(y))), "y": y}]}}
-    print(fault["id"] + "   It goes wrong\\n  healthy  m 1  silent\\n  faulty   m 2  own.detector, step 1\\n"
-          "  fixed    m 1  silent, equal to healthy\\n  verified 0.3 s   faultline explain " + fault["id"])
+    print(fault["id"] + "   It goes wrong\\n  healthy  m 1  silent\\n  faulty   m 2  own.detector, step "
+          + str(fault.get("seen", 1)) + "\\n  fixed    m 1  silent, equal to healthy\\n  verified 0.3 s   faultline explain " + fault["id"])
     curve = fault.get("curve", [1, 2, "nan"])
-    after("--json").write_text(json.dumps([{"id": fault["id"], "variant": "", "why": "it was not",
+    if "--json" in asked: after("--json").write_text(json.dumps([{"id": fault["id"], "variant": "", "why": "it was not",
         "verdict": fault.get("verdict", "verified"), "healthy": run(1, [1, 1, 1]), "faulty": run(2, curve),
         "claimed": {"outcome": "hides"}}]))
 else:
@@ -143,6 +143,11 @@ with tempfile.TemporaryDirectory() as folder:
     tree.refuses("a figure that has changed", "run ./x docs --measure own.fault-one")
     tree.write_fault(forms=[{**FORM, "training": {"steps": 200, "needs": {}}}])
     tree.refuses("settings that have changed", "it has another training form than when it was measured")
+
+    tree.write_fault(seen=2)
+    tree.refuses("a detector that fires elsewhere", "own.fault-one: the lab tells otherwise of own.fault-one than the page")
+    tree.write_fault(seen="one")
+    tree.refuses("a word that has changed", "the lab tells otherwise")
 
     # Cases whose page cannot be right.
     tree.write_fault(mechanism="word " * 151)

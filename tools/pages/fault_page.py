@@ -60,9 +60,6 @@ def picture(fault, lab, alt):
 # ---- Would you notice?
 
 def would_you_notice(fault, training):
-    if training is None and m.trained_variant(fault):
-        return (f"The losses on `char` have not been measured yet: `./x docs --measure {fault['id']}` "
-                "does it.")
     if training is None:
         return no_training(fault)
     steps, name = training["steps"], m.name_of(fault["id"], training["variant"])
