@@ -23,10 +23,6 @@ TokenStore checked(TokenStore tokens, const Config& config) {
   return tokens;
 }
 
-}  // namespace
-
-namespace {
-
 Tensor logits_of(nn::Gpt2& model, const Batch& batch) {
   return model(batch.inputs, Context::current().seams.call<MaskSeam>(batch));
 }

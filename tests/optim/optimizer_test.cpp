@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -303,6 +304,34 @@ TEST(Schedule, WithoutWarmUpOrWithNothingElseStaysBetweenItsRates) {
   const Schedule longer{Decline::linear, 1.0, 0.1, 20, 10};
   EXPECT_EQ(longer.at(15), 0.75);
   EXPECT_EQ(longer.at(20), 0.1);
+}
+
+TEST(Optimizer, TellsTheTapeThatItWroteToAParameter) {
+  Parameter parameter("p", tensor<float>({1, 2}), Decay::yes);
+  AdamW optimizer({{{&parameter}, 0}});
+  const Tensor squares = parameter.value() * parameter.value();  // keeps the value for its slope
+  backward(sum(parameter.value() * 1.0));
+  optimizer.step(0.1);
+  EXPECT_THROW(backward(sum(squares)), InvalidArgument);
+}
+
+TEST(Optimizer, DeclaresAllMemoryThatAnUpdateWrites) {
+  Parameter parameter("p", zeros({100}), Decay::yes);
+  AdamW optimizer({{{&parameter}, 0}});
+  std::vector<ByteRange> written;
+  const auto watch =
+      Context::current().events.subscribe<LaunchEvent>([&](const LaunchEvent& event) {
+        if (std::string(event.launch.label.op) == "adamw") written = event.launch.writes();
+      });
+  backward(sum(parameter.value() * 1.0));
+  optimizer.step(0.1);
+  const State state = optimizer.state();
+  for (const Tensor& tensor : {parameter.value(), state.tensor("m.p"), state.tensor("v.p")}) {
+    const ByteRange memory = byte_range(tensor.view());
+    EXPECT_TRUE(std::any_of(written.begin(), written.end(), [&](const ByteRange& range) {
+      return range.begin <= memory.begin && memory.end <= range.end;
+    }));
+  }
 }
 
 }  // namespace

@@ -183,6 +183,11 @@ TEST(Trainer, TellsObserversWhatItDoesInOrder) {
   listen(std::type_identity<RunEvent>{}, "run ");
   listen(std::type_identity<StepBeginEvent>{}, "begin ");
   listen(std::type_identity<BatchEvent>{}, "batch ");
+  listen(std::type_identity<ObjectiveEvent>{}, "objective ");
+  listen(std::type_identity<BackwardEvent>{}, "backward ");
+  listen(std::type_identity<EvaluationBeginEvent>{}, "evaluate ");
+  listen(std::type_identity<FloorProbeEvent>{}, "probed ");
+  listen(std::type_identity<EvaluationEndEvent>{}, "evaluated ");
   listen(std::type_identity<optim::OptimizerEvent>{}, "optimizer ");
   listen(std::type_identity<StepEndEvent>{}, "end ");
   Config config = small();
@@ -190,8 +195,36 @@ TEST(Trainer, TellsObserversWhatItDoesInOrder) {
   Trainer trainer(config, words());
   trainer.step();
   trainer.step();
-  const std::string step = "begin batch batch optimizer end ";
+  const std::string micro_batch = "batch objective backward ";
+  const std::string step = "begin " + micro_batch + micro_batch + "optimizer end ";
   EXPECT_EQ(told, "run " + step + step);
+
+  told.clear();
+  trainer.evaluate(1);
+  EXPECT_EQ(told, "evaluate evaluated ");
+  told.clear();
+  trainer.probe_floor(1);
+  EXPECT_EQ(told, "evaluate probed evaluated ");
+}
+
+TEST(Trainer, TakesTheSequencesOfTheSamplerOneStepAfterTheOther) {
+  const Config config = small();
+  std::vector<int32_t> seen;
+  const auto watch = Context::current().events.subscribe<BatchEvent>([&](const BatchEvent& event) {
+    const auto inputs = event.batch.inputs.to_vector<int32_t>();
+    seen.insert(seen.end(), inputs.begin(), inputs.end());
+  });
+  Trainer trainer(config, words());
+  for (int step = 0; step < 3; ++step) trainer.step();
+
+  const DataSplit split = hold_out_last_tenth(words(), config.seq_len);
+  Sampler sampler(words(), split.training, {config.seq_len, config.batch_size, config.seed});
+  std::vector<int32_t> expected;
+  for (int step = 0; step < 3; ++step, sampler.advance()) {
+    const auto inputs = sampler.batch().inputs.to_vector<int32_t>();
+    expected.insert(expected.end(), inputs.begin(), inputs.end());
+  }
+  EXPECT_EQ(seen, expected);
 }
 
 TEST(Trainer, RefusesTextThatDoesNotFit) {
