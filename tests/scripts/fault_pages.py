@@ -10,6 +10,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(os.environ["FAULTLINE_SOURCE_DIR"])
+sys.path.insert(0, str(ROOT / "tools"))
+from pages import measured
 HEADINGS = ["What you see", "What happens", "The smallest code that shows it", "Would you notice?",
             "Who catches it", "The fix", "Exercise", "Sources"]
 CASE = "namespace {\n  // page: begin\n  int wrong() { return 2; }\n  // page: end\n}\n"
@@ -148,6 +150,17 @@ with tempfile.TemporaryDirectory() as folder:
     tree.refuses("a detector that fires elsewhere", "own.fault-one: the lab tells otherwise of own.fault-one than the page")
     tree.write_fault(seen="one")
     tree.refuses("a word that has changed", "the lab tells otherwise")
+    tree.docs("--measure")
+    code, said = tree.docs("--check")
+    expect(f"--measure leaves what the lab tells otherwise: {said}", code == 0)
+    tree.write_fault()
+    tree.docs("--measure")
+
+    for shown, said, same in [("p 0.204104", "p 0.204101", True), ("loss nan", "loss nan", True),
+                              ("256 counted", "250 counted", False), ("step 257,", "step 257", False),
+                              ("loss 5.0", "loss inf", False), ("loss -inf", "loss inf", False),
+                              ("loss 0.50", "loss 0.60", False)]:
+        expect(f"'{shown}' and '{said}' are {'not ' * same}alike", measured.alike(shown, said) == same)
 
     # Cases whose page cannot be right.
     tree.write_fault(mechanism="word " * 151)
