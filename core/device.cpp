@@ -1,6 +1,5 @@
 #include "core/device.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -13,6 +12,10 @@ namespace {
 
 constexpr size_t kLine = 64;
 constexpr size_t kHugePage = size_t{1} << 21;
+
+std::align_val_t alignment_of(size_t bytes) {
+  return std::align_val_t{bytes >= kHugePage ? kHugePage : kLine};
+}
 
 // Whole huge pages inside of a large block: the products read it with far fewer misses of the
 // address cache. Where the system has none, nothing changes.
@@ -27,8 +30,7 @@ class CpuDevice final : public DeviceRuntime {
   std::string name() const override { return "cpu"; }
 
   std::byte* allocate(size_t bytes) override {
-    const size_t alignment = bytes >= kHugePage ? kHugePage : kLine;
-    void* data = std::aligned_alloc(alignment, (bytes + kLine - 1) / kLine * kLine);
+    void* data = ::operator new(bytes, alignment_of(bytes), std::nothrow);
     if (data == nullptr) {
       throw Error(
           fmt::format("memory: the system has no {} bytes left; use a smaller batch, "
@@ -38,7 +40,9 @@ class CpuDevice final : public DeviceRuntime {
     ask_for_huge_pages(data, bytes);
     return static_cast<std::byte*>(data);
   }
-  void deallocate(std::byte* data, size_t) noexcept override { std::free(data); }
+  void deallocate(std::byte* data, size_t bytes) noexcept override {
+    ::operator delete(data, alignment_of(bytes));
+  }
 
   void submit(const Stream&, const Launch& launch) override { launch.kernel->run(launch.args); }
 

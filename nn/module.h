@@ -27,7 +27,8 @@ struct ForwardEvent {
   const Module& module;
   const Tensor& output;
   // Computes the output anew. The history of `output` is for the backward pass of whoever runs the
-  // model, and is used up by one; an observer that wants to differentiate needs its own.
+  // model, and is used up by one; an observer that wants to differentiate needs its own. The
+  // units inside announce themselves again meanwhile: choose a module before calling it.
   const std::function<Tensor()>& again;
 };
 

@@ -209,8 +209,11 @@ const float* bias_in_f32(const TensorView& bias, std::vector<float>& buffer) {
   return buffer.data();
 }
 
-// The right matrix of a product, copied to lie along n where the library is that much faster.
+// The right matrix of a product, copied to lie along n where the library is that much faster. The
+// copy is kept as scratch, so a large one, such as a vocabulary's, is read as it lies.
 TensorView along_rows(const TensorView& b, int64_t m, int threads) {
+  constexpr int64_t kMostCopied = int64_t{1} << 22;
+  if (b.numel() > kMostCopied) return b;
   if (b.dtype != DType::f32 || b.shape.rank() != 2 || b.strides[0] != 1 || b.strides[1] == 1) {
     return b;
   }

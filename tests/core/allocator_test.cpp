@@ -67,6 +67,17 @@ TEST(Allocator, AlignsTo64BytesAndWastesAtMostAnEighth) {
   }
 }
 
+// Huge pages begin at multiples of 2 MiB; a size need not be one.
+TEST(Allocator, AlignsLargeBlocksOfAnySizeToHugePages) {
+  Context context;
+  const ContextGuard guard(context);
+  constexpr int64_t kHugePage = int64_t{1} << 21;
+  for (const int64_t bytes : {kHugePage, kHugePage + 1, kHugePage + (kHugePage >> 3), 5000001L}) {
+    const Tensor x = empty({bytes}, DType::u8);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(x.block().data) % kHugePage, 0U) << bytes;
+  }
+}
+
 TEST(Allocator, TagsBlocksWithOpModuleStepAndSite) {
   Context context;
   const ContextGuard guard(context);

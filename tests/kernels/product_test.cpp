@@ -148,7 +148,7 @@ TYPED_TEST(ProductTypes, MatchesDoubleForEveryLayout) {
 }
 
 TYPED_TEST(ProductTypes, MatchesDoubleAcrossPanelsAndTiles) {
-  for (const Size& size : {Size{257, 300, 67}, Size{300, 257, 67}, Size{130, 67, 1031}}) {
+  for (const Size& size : {Size{257, 300, 67}, Size{300, 257, 67}, Size{130, 67, 1031}, Size{1037, 70, 66}}) {
     check_layouts<TypeParam, TypeParam>(size, Layout::rows, Layout::columns, true);
     check_layouts<TypeParam, TypeParam>(size, Layout::columns, Layout::rows, false);
     if (this->HasFatalFailure()) return;
@@ -263,6 +263,24 @@ TYPED_TEST(ThreadsProduct, NeverChangeABit) {
   expect_same_bits<TypeParam>(3, {130, 65, 64});
   expect_same_bits<TypeParam>(1, {40, 1024, 20});
   expect_same_bits<TypeParam>(17, {32, 32, 16});
+}
+
+// A tall product reads its weight through a copy that all threads share.
+TEST(ThreadsTallProduct, NeverChangeABit) {
+  const Size size = {1100, 70, 66};
+  KernelCall call;
+  const TensorView a = random_matrix<float>(call, size.m, size.k, Layout::rows, 1);
+  const TensorView b = random_matrix<float>(call, size.k, size.n, Layout::columns, 2);
+  const auto product = [&](int threads) {
+    const TensorView c = call.fresh(DType::f32, {size.m, size.n});
+    cpu::batched_product(a, b, {}, c, threads);
+    return std::vector<float>(c.as<float>(), c.as<float>() + size.m * size.n);
+  };
+  const std::vector<float> one = product(1);
+  for (const int threads : {2, 3, 4}) {
+    EXPECT_EQ(std::memcmp(one.data(), product(threads).data(), one.size() * sizeof(float)), 0)
+        << threads << " threads";
+  }
 }
 
 TEST(Panels, CoverLargeProductsForFourThreads) {
