@@ -11,8 +11,9 @@
 // runs or what was planted.
 namespace faultline::diagnose {
 
-// How much is watched: each level adds to the one before. `light` costs host-side events only,
-// `full` reads tensors, `deep` also runs the model again.
+// How much is watched: each level adds to the one before. `light` reads what a program announces
+// (ids, labels, losses, gradients at the start of a step) and what an evaluation is given; `full`
+// reads what launches read and write, and all gradients; `deep` also runs the model again.
 enum class WatchLevel : uint8_t { off, light, full, deep };
 // Throws InvalidArgument that lists the names.
 WatchLevel watch_level_from_name(const std::string& text);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -28,22 +29,32 @@ struct LabelRows {
 };
 
 // Follows a micro-batch from its BatchEvent to its ObjectiveEvent, or to the next BatchEvent of a
-// program that emits none. The labels are those that
-// cross_entropy read on the way, in one launch or in several parts, and the batch's own where none
-// was launched: a loss may shift what the batch holds, which is right if the batch's labels are the
-// inputs, and wrong if they are shifted.
+// program that emits none. The labels are those that cross_entropy read on the way, in one launch
+// or in several parts, and the batch's own where none was launched: a loss may shift what the batch
+// holds, which is right if the batch's labels are the inputs, and wrong if they are shifted.
 class LossLabels {
  public:
   void batch_comes(const train::BatchEvent& event);
   void launched(const LaunchEvent& event);
-  // At the end of the micro-batch. Nothing where no batch came, and where the labels that were read
-  // are no equal share of each row. A loss that takes fewer than T of a row is taken to leave out
-  // the last.
+  // At the end of the micro-batch. A loss may leave out places at either end of a row: the first
+  // that it takes is where its logits begin in those of all places. Nothing where no batch came,
+  // where the labels that were read are no equal share of each row, and where they are fewer than
+  // T of a row and the logits are not seen to come from those of all places.
   std::optional<LabelRows> take();
 
  private:
+  // A launch, as far as rows can be followed through it.
+  struct Made {
+    TensorView output;
+    TensorView from;
+  };
+  // The place in its row of the first of these logits.
+  std::optional<int64_t> first_place(TensorView logits) const;
+
   std::optional<LabelRows> rows_;
   std::vector<int32_t> read_;  // by cross_entropy
+  std::optional<int64_t> first_place_;
+  std::deque<Made> made_;  // of late, before the loss
 };
 
 }  // namespace faultline::diagnose

@@ -82,16 +82,27 @@ const char* ShownAttention::forbids(int64_t batch, int64_t query, int64_t key) c
 }
 
 AttentionRow ShownAttention::row(int64_t number) const {
-  const Shape& shape = weights_.shape;
   AttentionRow row;
+  read(number, row);
+  return row;
+}
+
+void ShownAttention::read(int64_t number, AttentionRow& row) const {
+  read_weights(number, row);
+  read_values(scores_, number * keys(), keys(), row.scores);
+  for (double& score : row.scores) score *= mask_.scale;
+  row.forbids.resize(row.weights.size());
+  for (size_t k = 0; k < row.forbids.size(); ++k) {
+    row.forbids[k] = forbids(row.batch, row.query, static_cast<int64_t>(k));
+  }
+}
+
+void ShownAttention::read_weights(int64_t number, AttentionRow& row) const {
+  const Shape& shape = weights_.shape;
   row.batch = number / (shape[1] * shape[2]);
   row.head = number / shape[2] % shape[1];
   row.query = number % shape[2];
-  row.scores = read_values(scores_, number * keys(), keys());
-  for (double& score : row.scores) score *= mask_.scale;
-  row.weights = read_values(weights_, number * keys(), keys());
-  for (int64_t k = 0; k < keys(); ++k) row.forbids.push_back(forbids(row.batch, row.query, k));
-  return row;
+  read_values(weights_, number * keys(), keys(), row.weights);
 }
 
 std::vector<int64_t> ShownAttention::rows_to_read(int64_t turn) const {

@@ -56,6 +56,10 @@ class ShownAttention {
   bool allows(int64_t batch, int64_t query, int64_t key) const;
 
   AttentionRow row(int64_t number) const;
+  // The same into `row`, whose memory is used again.
+  void read(int64_t number, AttentionRow& row) const;
+  // The weights alone, which is less work.
+  void read_weights(int64_t number, AttentionRow& row) const;
   // The numbers of the rows to read: all of a small tensor, of a large one a part, another part for
   // each `turn`.
   std::vector<int64_t> rows_to_read(int64_t turn) const;

@@ -1,5 +1,6 @@
 #include "diagnose/values.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -14,27 +15,36 @@ std::vector<double> sample(const TensorView& view, int64_t stride) {
   if (view.data == nullptr) return values;
   const int64_t count = view.numel();
   const bool contiguous = view.is_contiguous();
-  values.reserve(static_cast<size_t>(count / stride + 1));
+  values.resize(static_cast<size_t>((count + stride - 1) / stride));
   with_type(view.dtype, [&]<class T>() {
     const T* data = view.as<T>();
-    for (int64_t n = 0; n < count; n += stride) {
-      values.push_back(convert<double>(data[contiguous ? n : offset_of(view, n)]));
+    int64_t n = 0;
+    for (double& value : values) {
+      value = convert<double>(data[contiguous ? n : offset_of(view, n)]);
+      n += stride;
     }
   });
   return values;
 }
 
 std::vector<double> read_values(const TensorView& view, int64_t first, int64_t count) {
-  std::vector<double> values(static_cast<size_t>(count));
-  const bool contiguous = view.is_contiguous();
+  std::vector<double> values;
+  read_values(view, first, count, values);
+  return values;
+}
+
+void read_values(const TensorView& view, int64_t first, int64_t count,
+                 std::vector<double>& values) {
+  values.resize(static_cast<size_t>(count));
   with_type(view.dtype, [&]<class T>() {
     const T* data = view.as<T>();
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t n = first + i;
-      values[static_cast<size_t>(i)] = convert<double>(data[contiguous ? n : offset_of(view, n)]);
+    if (view.is_contiguous()) {
+      std::transform(data + first, data + first + count, values.begin(),
+                     [](T value) { return convert<double>(value); });
+      return;
     }
+    for (double& value : values) value = convert<double>(data[offset_of(view, first++)]);
   });
-  return values;
 }
 
 double unit_roundoff(DType dtype) {
@@ -69,14 +79,19 @@ double largest_finite(DType dtype) {
 
 namespace {
 
-// All exponent bits set: NaN or infinite. Integer arithmetic, so that the loop vectorises.
+// All exponent bits set: NaN or infinite. Integer arithmetic and pieces of one length, so that the
+// inner loop vectorises.
 bool any_non_finite(const float* data, int64_t count) {
   constexpr uint32_t kExponent = 0x7f800000;
-  uint32_t found = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    found |= static_cast<uint32_t>((std::bit_cast<uint32_t>(data[i]) & kExponent) == kExponent);
+  constexpr int64_t kPiece = 256;
+  const auto exponent = [](float value) { return std::bit_cast<uint32_t>(value) & kExponent; };
+  uint32_t largest = 0;
+  int64_t done = 0;
+  for (; done + kPiece <= count && largest != kExponent; done += kPiece) {
+    for (int64_t i = 0; i < kPiece; ++i) largest = std::max(largest, exponent(data[done + i]));
   }
-  return found != 0;
+  for (; done < count; ++done) largest = std::max(largest, exponent(data[done]));
+  return largest == kExponent;
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ std::vector<double> sample(const TensorView& view, int64_t stride = 1);
 
 // `count` elements in row-major order from number `first` on.
 std::vector<double> read_values(const TensorView& view, int64_t first, int64_t count);
+// The same into `values`, whose memory is used again.
+void read_values(const TensorView& view, int64_t first, int64_t count, std::vector<double>& values);
 
 // The largest relative error of one rounding to a floating dtype: half the distance from 1 to the
 // next number, 2^-8 for bf16, 2^-11 for f16, 2^-24 for f32, 2^-53 for f64.

@@ -45,8 +45,11 @@ class AttentionDocuments : public Watcher {
     const ShownAttention shown(event.launch);
     if (shown.batches() != batches_ || shown.keys() != length_ || shown.query_offset() != 0) return;
     looked();
+    AttentionRow row;
     for (const int64_t number : shown.rows_to_read(looks())) {
-      const AttentionRow row = shown.row(number);
+      shown.read_weights(number, row);
+      if (!sees_another(row)) continue;
+      shown.read(number, row);
       if (!row.finite() || !judge(event.launch, row)) continue;
       found_ = true;
       return;
@@ -55,6 +58,16 @@ class AttentionDocuments : public Watcher {
 
   int32_t document(const AttentionRow& row, int64_t position) const {
     return documents_[static_cast<size_t>(row.batch * length_ + position)];
+  }
+
+  // Whether a key of another document has a weight.
+  bool sees_another(const AttentionRow& row) const {
+    const int32_t own = document(row, row.query);
+    const int32_t* const documents = &documents_[static_cast<size_t>(row.batch * length_)];
+    for (size_t k = 0; k < row.weights.size(); ++k) {
+      if (documents[k] != own && row.weights[k] != 0) return true;
+    }
+    return false;
   }
 
   // Whether the row leaks; the first key that does is reported.

@@ -24,10 +24,15 @@ double sum_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
+// Whether weights sum to something else than 1; sums that are not finite do.
+bool is_off(const AttentionRow& row, double bound) {
+  return !(std::abs(sum_of(row.weights) - 1) <= bound);
+}
+
 bool is_wrong(const AttentionRow& row, double bound) {
   const bool empty = std::all_of(row.weights.begin(), row.weights.end(),
                                  [](double weight) { return weight == 0; });
-  return row.finite() && !empty && std::abs(sum_of(row.weights) - 1) > bound;
+  return row.finite() && !empty && is_off(row, bound);
 }
 
 // softmax over all keys, hidden ones set to 0 afterwards.
@@ -51,8 +56,11 @@ class AttentionRowSums : public Watcher {
     if (found_ || !ShownAttention::is_shown_by(event.launch)) return;
     looked();
     const ShownAttention shown(event.launch);
+    AttentionRow row;
     for (const int64_t number : shown.rows_to_read(looks())) {
-      const AttentionRow row = shown.row(number);
+      shown.read_weights(number, row);
+      if (!is_off(row, shown.sum_bound())) continue;
+      shown.read(number, row);
       if (!is_wrong(row, shown.sum_bound())) continue;
       found_ = true;
       judge(event.launch.label.module, shown, row);

@@ -15,7 +15,9 @@
 // Silent: text in which tokens repeat ("aaaa", "abab"), because there all labels equal the next
 // token; text of period two whose labels fit both wrong shifts, which says that something is wrong
 // and not what; documents that end without an end token; a loss that gives ignored positions some
-// label and weighs them with 0, or that takes other than the first places of each row.
+// label and weighs them with 0; and one that takes a part of each row of which nobody sees where it
+// begins. logits[:, 1:] with labels[:, 1:] leaves out the first place and is right, logits[:, :-1]
+// with the same labels shifts them again: only the memory of the logits tells the two apart.
 #include <fmt/format.h>
 
 #include "diagnose/detector.h"

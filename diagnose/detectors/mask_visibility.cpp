@@ -47,11 +47,13 @@ bool is_safe(const AttentionRow& row, double limit) {
 
 // What is wrong with a row, as the end of a sentence; "" where nothing is.
 std::string violation(const AttentionRow& row, const ShownAttention& shown) {
+  bool is_lost = false;  // a key that may be seen
   for (size_t k = 0; k < row.weights.size(); ++k) {
+    is_lost = is_lost || (row.allowed(k) && row.weights[k] == 0);
     if (row.allowed(k) || row.weights[k] == 0) continue;
     return fmt::format("key {} has weight {:.6g} although {}", k, row.weights[k], row.forbids[k]);
   }
-  if (!is_safe(row, shown.safe_score())) return "";
+  if (!is_lost || !is_safe(row, shown.safe_score())) return "";
   const WeightBound bound = shown.weight_bound(row);
   const std::vector<double> exact = allowed_softmax(row);
   for (size_t k = 0; k < row.weights.size(); ++k) {
@@ -227,8 +229,9 @@ class MaskVisibility : public Watcher {
     if (explained_ || !ShownAttention::is_shown_by(event.launch)) return;
     looked();
     const ShownAttention shown(event.launch);
+    AttentionRow row;
     for (const int64_t number : shown.rows_to_read(looks())) {
-      const AttentionRow row = shown.row(number);
+      shown.read(number, row);
       if (!row.finite()) continue;
       const std::string what = violation(row, shown);
       if (what.empty()) continue;

@@ -246,8 +246,8 @@ std::vector<std::string> accumulated(int count, double size, DType held_in) {
 
 TEST(AccumulateAbsorbed, FiresWhereAddendsVanishInBf16AndFp16) {
   const auto alarm = ElementsAre("accumulate.absorbed -> bf16.accumulate");
-  EXPECT_THAT(accumulated(20, 0x1p-9, DType::bf16), alarm);
-  EXPECT_THAT(accumulated(100, 0x1p-12, DType::f16), alarm);
+  EXPECT_THAT(accumulated(200, 0x1p-9, DType::bf16), alarm);
+  EXPECT_THAT(accumulated(200, 0x1p-12, DType::f16), alarm);
 }
 
 // A loop may be watched from its middle, when leaves hold gradients already.

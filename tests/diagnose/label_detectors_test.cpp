@@ -5,11 +5,10 @@
 #include <cmath>
 
 #include "autograd/functional.h"
-#include "nn/layers.h"
 #include "tests/diagnose/watched.h"
 
-// The detectors of labels, of what is done with them, and of evaluation: each fires on a crafted
-// violation and is silent on its near miss. All detectors watch.
+// The detectors of labels and of what is done with them: each fires on a crafted violation and is
+// silent on its near miss. All detectors watch.
 namespace faultline::diagnose {
 namespace {
 
@@ -108,15 +107,17 @@ TEST(LabelsAlignment, IsSilentWhereOneLabelIsNotTheTokenAfterNext) {
 
 // ---- labels.alignment: the labels that the loss takes
 
-// Takes labels [B, T - 1] that begin at `first` for the first T - 1 places, as losses that shift
-// do.
-void loss_of_slice(const Batch& batch, int64_t first) {
+// Logits of all places, and labels, of which a loss takes [B, T - 1], from these places on.
+void loss_of_slice(const Batch& batch, int64_t first_logits, int64_t first_labels) {
   const int64_t T = batch.labels.size(1);
-  const Tensor labels = reshape(slice(batch.labels, 1, first, first + T - 1), {-1});
-  cross_entropy_rows(zeros({labels.size(0), 128}), labels);
+  const Tensor logits = zeros({batch.labels.size(0), T, 128}) + ones({1});
+  const Tensor some = slice(logits, 1, first_logits, first_logits + T - 1);
+  const Tensor labels = slice(batch.labels, 1, first_labels, first_labels + T - 1);
+  cross_entropy_rows(reshape(some, {-1, 128}), reshape(labels, {-1}));
 }
-void shifting_loss(const Batch& batch) { loss_of_slice(batch, 1); }
-void plain_loss(const Batch& batch) { loss_of_slice(batch, 0); }
+void shifting_loss(const Batch& batch) { loss_of_slice(batch, 0, 1); }
+void plain_loss(const Batch& batch) { loss_of_slice(batch, 0, 0); }
+void loss_without_first(const Batch& batch) { loss_of_slice(batch, 1, 1); }
 
 TEST(LabelsAlignment, NamesADoubleShiftThatHappensInTheLoss) {
   const auto alarm = ElementsAre("labels.alignment -> labels.double-shift");
@@ -130,6 +131,48 @@ TEST(LabelsAlignment, NamesADoubleShiftThatHappensInTheLoss) {
 TEST(LabelsAlignment, IsSilentOnLabelsThatOnlyTheLossShifts) {
   EXPECT_THAT(names_of(rows_with({periodic(33, 100)}, &own, 1, &shifting_loss)), IsEmpty());
   EXPECT_THAT(names_of(rows_with({periodic(33, 100)}, &LabelSeam::standard, 1, &plain_loss)),
+              IsEmpty());
+}
+
+// With labels [B, T - 1] alone this is the double shift above.
+TEST(LabelsAlignment, IsSilentOnALossThatLeavesOutTheFirstPlace) {
+  EXPECT_THAT(
+      names_of(rows_with({periodic(33, 100)}, &LabelSeam::standard, 1, &loss_without_first)),
+      IsEmpty());
+  const std::vector<std::vector<int32_t>> rows(6, periodic(9, 100));
+  EXPECT_THAT(names_of(rows_with(rows, &LabelSeam::standard, 3, &loss_without_first)), IsEmpty())
+      << "several rows a batch";
+  EXPECT_THAT(names_of(rows_with(rows, &own, 3, &loss_without_first)),
+              ElementsAre("labels.alignment -> labels.no-shift"));
+}
+
+TEST(LabelsAlignment, FollowsLogitsThroughCastsAndALossInParts) {
+  const auto in_halves = [](int64_t first_logits) {
+    return [first_logits](const Batch& batch) {
+      const int64_t T = batch.labels.size(1);
+      const Tensor x = ones({batch.labels.size(0), T, 8}) + ones({1});
+      const Tensor some = cast(slice(x, 1, first_logits, first_logits + T - 1), DType::bf16);
+      const Tensor logits = linear(reshape(cast(some, DType::f32), {-1, 8}), ones({128, 8}));
+      const Tensor labels = reshape(slice(batch.labels, 1, 1, T), {-1});
+      const int64_t half = labels.size(0) / 2;
+      cross_entropy_rows(slice(logits, 0, 0, half), slice(labels, 0, 0, half));
+      const int64_t end = labels.size(0);
+      cross_entropy_rows(slice(logits, 0, half, end), slice(labels, 0, half, end));
+    };
+  };
+  const std::vector<std::vector<int32_t>> rows(6, periodic(9, 100));
+  EXPECT_THAT(names_of(rows_with(rows, &LabelSeam::standard, 3, in_halves(1))), IsEmpty());
+  EXPECT_THAT(names_of(rows_with(rows, &LabelSeam::standard, 3, in_halves(0))),
+              ElementsAre("labels.alignment -> labels.double-shift"));
+}
+
+TEST(LabelsAlignment, IsSilentOnAPartOfARowThatBeginsAnywhere) {
+  const auto of_unknown_origin = [](const Batch& batch) {
+    const int64_t T = batch.labels.size(1);
+    const Tensor labels = reshape(slice(batch.labels, 1, 1, T), {-1});
+    cross_entropy_rows(zeros({labels.size(0), 128}), labels);
+  };
+  EXPECT_THAT(names_of(rows_with({periodic(33, 100)}, &LabelSeam::standard, 1, of_unknown_origin)),
               IsEmpty());
 }
 
@@ -298,137 +341,6 @@ TEST(ObjectiveWeights, IsSilentOnNoLabelsWithObjectiveZeroAndOnANaNOfAnotherOrig
   EXPECT_THAT(step_of({{10, 20, 1}, {0, 0, 0}, {10, 20, 1}}), IsEmpty());
   const auto ours = testing::HasSubstr("objective.weights");
   EXPECT_THAT(step_of({{10, NAN, NAN}, {20, 20, 0.5}}), testing::Not(testing::Contains(ours)));
-}
-
-// ---- log.of-zero
-// -----------------------------------------------------------------------------------
-
-Tensor far_apart() { return tensor<float>({0, 200}, {1, 2}); }
-
-TEST(LogOfZero, FiresOnTheLogarithmOfASoftmaxThatUnderflowed) {
-  const auto alarm = ElementsAre("log.of-zero -> loss.log-zero", "finite.first -> ");
-  EXPECT_THAT(names_of(watched([](Context&) { log(softmax(far_apart())); })), alarm);
-  EXPECT_THAT(
-      names_of(watched([](Context&) { log(sum(slice(softmax(far_apart()), 1, 0, 1), {1})); })),
-      alarm)
-      << "picked before";
-}
-
-TEST(LogOfZero, FiresOnASoftmaxByHandThatUnderflowed) {
-  const auto alarm = ElementsAre("log.of-zero -> loss.log-zero", "finite.first -> ");
-  EXPECT_THAT(names_of(watched([](Context&) {
-                const Tensor x = far_apart();
-                const Tensor e = exp(x - amax(x, {1}, KeepDim::yes));
-                log(e / sum(e, {1}, KeepDim::yes));
-              })),
-              alarm);
-  EXPECT_THAT(names_of(watched([](Context&) { log(sum(exp(full({2}, -200)), {0})); })), alarm)
-      << "no largest subtracted";
-}
-
-TEST(LogOfZero, IsSilentOnALogSumExpByHandAndOnZerosByRight) {
-  EXPECT_THAT(names_of(watched([](Context&) {
-                const Tensor x = far_apart();
-                log(sum(exp(x - amax(x, {1}, KeepDim::yes)), {1}));
-              })),
-              IsEmpty());
-  // A class that is ruled out has logit -inf, and probability 0 by right.
-  const auto ruled_out = names_of(watched([](Context&) {
-    log(softmax(tensor<float>({0, -INFINITY}, {1, 2})));
-    log(exp(full({2}, -INFINITY)));
-  }));
-  EXPECT_THAT(ruled_out, testing::Not(testing::Contains(testing::HasSubstr("log.of-zero"))));
-}
-
-TEST(LogOfZero, IsSilentOnProbabilitiesAboveZeroAndOnTheRightLoss) {
-  EXPECT_THAT(names_of(watched([](Context&) {
-                log(softmax(tensor<float>({0, 80}, {1, 2})));
-                log_softmax(far_apart());
-                cross_entropy_rows(far_apart(), tensor<int32_t>({0}));
-              })),
-              IsEmpty());
-}
-
-TEST(LogOfZero, LeavesZerosOfAnotherOriginToOthers) {
-  EXPECT_THAT(names_of(watched([](Context&) { log(zeros({2})); })),
-              ElementsAre("finite.first -> "));
-  // The 0 was put into the softmax's own memory later.
-  EXPECT_THAT(names_of(watched([](Context&) {
-                const Tensor p = softmax(far_apart());
-                fill_(p, 0);
-                log(p);
-              })),
-              ElementsAre("finite.first -> "));
-}
-
-// ---- evaluation.repeats
-// ----------------------------------------------------------------------------
-
-enum class When : uint8_t { before, during, after };
-
-std::vector<std::string> dropped(When when, double p) {
-  return names_of(watched([&](Context& context) {
-    const nn::DropoutKey key(1);
-    const auto act = [&](When now) {
-      if (now == when) dropout(ones({1, 8}), key.tensor(), p, 0);
-    };
-    act(When::before);
-    context.events.emit(train::EvaluationBeginEvent{1});
-    act(When::during);
-    context.events.emit(train::EvaluationEndEvent{1});
-    act(When::after);
-  }));
-}
-
-TEST(EvaluationRepeats, FiresOnDropoutInAnEvaluation) {
-  EXPECT_THAT(dropped(When::during, 0.1), ElementsAre("evaluation.repeats -> nn.dropout-in-eval"));
-}
-
-TEST(EvaluationRepeats, IsSilentOnDropoutInTrainingAndOnProbabilityZero) {
-  EXPECT_THAT(dropped(When::before, 0.1), IsEmpty());
-  EXPECT_THAT(dropped(When::after, 0.1), IsEmpty());
-  EXPECT_THAT(dropped(When::during, 0), IsEmpty());
-}
-
-// Evaluates three tokens with logits that `noise` is added to, twice.
-std::vector<std::string> asked_twice(
-    const std::function<Tensor(int)>& noise, const std::function<void()>& between = [] {}) {
-  return names_of(watched([&](Context& context) {
-    const Tensor weight = ones({4, 4});
-    const auto ids = tensor<int32_t>({1, 2, 3});
-    const auto labels = tensor<int32_t>({2, 3, 0});
-    for (int time = 0; time < 2; ++time) {
-      context.events.emit(train::EvaluationBeginEvent{1});
-      cross_entropy_rows(embedding(weight, ids) + noise(time), labels);
-      context.events.emit(train::EvaluationEndEvent{1});
-      between();
-    }
-  }));
-}
-Tensor other_numbers(int time) { return normal({3, 4}, 0, 1, 1, static_cast<uint64_t>(time)); }
-Tensor same_numbers(int) { return normal({3, 4}, 0, 1, 1, 1); }
-
-TEST(EvaluationRepeats, FiresOnAnAnswerThatChangesWithoutADropout) {
-  EXPECT_THAT(asked_twice(&other_numbers), ElementsAre("evaluation.repeats -> "));
-}
-
-TEST(EvaluationRepeats, IsSilentOnTheSameAnswerAndWhereAParameterMayHaveMoved) {
-  EXPECT_THAT(asked_twice(&same_numbers), IsEmpty());
-  EXPECT_THAT(asked_twice(&other_numbers, [] { fill_(ones({1}), 2); }), IsEmpty());
-}
-
-TEST(EvaluationRepeats, IsSilentOnATrainerThatTrainsWithDropoutAndEvaluates) {
-  train::Config config = tiny_config();
-  config.dropout = 0.5;
-  EXPECT_THAT(names_of(watched([&](Context&) {
-                train::Trainer trainer(config, uniform_tokens(4000));
-                trainer.step();
-                trainer.evaluate(2);
-                trainer.evaluate(2);
-                trainer.step();
-                trainer.evaluate(2);
-              })),
-              IsEmpty());
 }
 
 }  // namespace

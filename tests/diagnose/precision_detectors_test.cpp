@@ -6,6 +6,7 @@
 
 #include "autograd/functional.h"
 #include "core/float16.h"
+#include "core/rng.h"
 #include "kernels/attributes.h"
 #include "lab/catalogue.h"
 #include "optim/optimizer.h"
@@ -30,21 +31,22 @@ std::vector<std::string> with_fault(const char* fault, const std::function<void(
 
 // ---- accumulate.finite --------------------------------------------------------------------------
 
-// Adds gradients of these sizes to a leaf whose gradient is kept in `kept`.
-std::vector<std::string> added(const std::vector<double>& gradients, DType kept) {
+// Adds gradients of these sizes to each element of a leaf whose gradient is kept in `kept`.
+std::vector<std::string> added(const std::vector<double>& gradients, DType kept,
+                               int64_t elements = 1) {
   return names_of(watched([&](Context& context) {
     const auto planted = context.seams.replace<AccumulateSeam>(
         [kept](const Tensor& held, const Tensor& contribution) {
           const Tensor rounded = cast(contribution, kept);
           return held.defined() ? add(held, rounded) : rounded;
         });
-    const Tensor x = ones({1});
+    const Tensor x = ones({elements});
     set_requires_grad(x);
     for (const double size : gradients) {
       context.events.emit(GradientEvent{"", x, full({1}, size), full({1}, size), true});
     }
     clear_gradient(x);
-    for (const double size : gradients) backward(x * size);
+    for (const double size : gradients) backward(sum(x * size));
   }));
 }
 
@@ -102,22 +104,65 @@ TEST(AccumulateAbsorbed, IsSilentOnACompensatedSumOfSmallAddends) {
   }
 }
 
+// bf16, rounded up with the probability of what is cut off, at each element by itself.
+class RoundedStochastically {
+ public:
+  Tensor operator()(const Tensor& held, const Tensor& contribution) {
+    if (!held.defined()) return cast(contribution, DType::bf16);
+    std::vector<float> sums = (cast(held, DType::f32) + contribution).to_vector<float>();
+    for (float& sum : sums) {
+      const auto dither = static_cast<uint32_t>(random_.below(1U << 16, drawn_++));
+      sum = std::bit_cast<float>((std::bit_cast<uint32_t>(sum) + dither) & 0xffff0000U);
+    }
+    return cast(tensor(sums, held.shape()), DType::bf16);
+  }
+
+ private:
+  RandomSequence random_{1, stream_of("rounding")};
+  uint64_t drawn_ = 0;
+};
+
+TEST(AccumulateAbsorbed, IsSilentOnSumsThatAreRoundedStochastically) {
+  for (const int64_t elements : {1, 4, 4096}) {
+    for (const double addend : {0x1p-10, -1e-3}) {
+      EXPECT_THAT(names_of(watched([&](Context& context) {
+                    const auto planted = context.seams.replace<AccumulateSeam>(
+                        [sum = std::make_shared<RoundedStochastically>()](
+                            const Tensor& held, const Tensor& contribution) {
+                          return (*sum)(held, contribution);
+                        });
+                    const Tensor x = ones({elements});
+                    set_requires_grad(x);
+                    for (int i = 0; i < 1024; ++i) backward(sum(x * addend));
+                  })),
+                  IsEmpty())
+          << elements << " of " << addend;
+    }
+  }
+}
+
 // Adds 1 and then `count` times 2^-9, a quarter of a spacing of bf16 at 1, which moves nothing.
-std::vector<std::string> absorbing(int count) {
+std::vector<std::string> absorbing(int count, int64_t elements) {
   std::vector<double> gradients(static_cast<size_t>(count), 0x1p-9);
   gradients.insert(gradients.begin(), 1);
-  return added(gradients, DType::bf16);
+  return added(gradients, DType::bf16, elements);
 }
 
 TEST(AccumulateAbsorbed, FiresWhereMoreIsLostThanTwoRoundings) {
-  EXPECT_THAT(absorbing(3), IsEmpty());  // 3 * 2^-9 of 1.006 is less than 2^-7
-  EXPECT_THAT(absorbing(8), ElementsAre("accumulate.absorbed -> bf16.accumulate"));
+  EXPECT_THAT(absorbing(3, 4096), IsEmpty());  // 3 * 2^-9 of 1.006 is less than 2^-7
+  EXPECT_THAT(absorbing(8, 4096), ElementsAre("accumulate.absorbed -> bf16.accumulate"));
+}
+
+// One element that is rounded stochastically may not move eight times: 0.75^8 is 10 %.
+TEST(AccumulateAbsorbed, WantsMoreOfFewElements) {
+  EXPECT_THAT(absorbing(8, 1), IsEmpty());
+  EXPECT_THAT(absorbing(150, 1), ElementsAre("accumulate.absorbed -> bf16.accumulate"));
 }
 
 // 2^-12 is a quarter of a spacing of fp16 at 1; four are 9.8e-4 of it.
 TEST(AccumulateAbsorbed, AllowsNoMoreThanAThousandthInF16) {
-  EXPECT_THAT(added({1, 0x1p-12, 0x1p-12, 0x1p-12, 0x1p-12}, DType::f16), IsEmpty());
-  EXPECT_THAT(added({1, 0x1p-12, 0x1p-12, 0x1p-12, 0x1p-12, 0x1p-12, 0x1p-12}, DType::f16),
+  EXPECT_THAT(added({1, 0x1p-12, 0x1p-12, 0x1p-12, 0x1p-12}, DType::f16, 4096), IsEmpty());
+  EXPECT_THAT(added({1, 0x1p-12, 0x1p-12, 0x1p-12, 0x1p-12, 0x1p-12, 0x1p-12}, DType::f16, 4096),
               ElementsAre("accumulate.absorbed -> bf16.accumulate"));
 }
 
