@@ -19,7 +19,7 @@ struct Expectation {
   std::string reason;  // of a bound
 };
 
-// What an article proposes against the fault, tried on top of it.
+// What an article proposes against the fault, tried where the fault is planted.
 struct Claim {
   std::string what;
   Plant remedy;
@@ -49,10 +49,12 @@ class Variant {
     return run(steps, [](const RunOptions& options) { return std::make_unique<E>(options); });
   }
   Variant& run(Measurement measure);
-  // A remedy other than the framework's own component, planted on top of the wrong code. Without
-  // one the fixed run is the faulty one taken back to its last good state, the state before the
-  // step at which a detector fired, and continued with the framework's component. Where that is the
-  // state before the first step, such a run would be the healthy one, and the case fails.
+  // A remedy other than the framework's own component, planted after the wrong code: in place of it
+  // where both replace the same seam (the later one acts, and may call the wrong code), beside it
+  // where they replace different ones or the remedy listens to events. Without one the fixed run is
+  // the faulty one taken back to its last good state, the state before the step at which a detector
+  // fired, and continued with the framework's component. Where that is the state before the first
+  // step, such a run would be the healthy one, and the case fails.
   Variant& remedy(Plant plant);
   // Lets that be, where nothing better can be done than to start the run again; say why.
   Variant& starts_again(const std::string& reason);

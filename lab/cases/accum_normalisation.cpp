@@ -3,6 +3,8 @@
 #include "autograd/functional.h"
 #include "core/rng.h"
 #include "lab/case.h"
+#include "lab/trained_experiment.h"
+#include "optim/optimizer.h"
 #include "train/trainer.h"
 
 namespace faultline::lab {
@@ -17,12 +19,14 @@ Tensor mean_of_means(const Tensor& loss_sum, const train::MicroBatch& micro) {
 
 // Two micro-batches a step: 10 tokens with loss 2 each, and 10, 20, ..., 1000 tokens with loss 1
 // each, in an order that the seed draws. Of two classes with logits (b, x) the label is the first,
-// so that its loss is ln(1 + exp(x - b)) for b = 0, and the slope of b is exp(-loss) - 1.
-class ShortAndLong : public Experiment {
+// so that its loss is ln(1 + exp(x - b)), and the slope of b is exp(-loss) - 1. SGD moves b, and x
+// is chosen anew for each loss: what an objective does to b is there at the end, losses stay.
+class ShortAndLong : public TrainedExperiment {
  public:
   explicit ShortAndLong(const RunOptions& options)
       : short_first_(RandomSequence(options.seed, 0).below(2, 0) == 0),
-        bias_("b", zeros({1}), Decay::no) {}
+        bias_("b", zeros({1}), Decay::no),
+        optimizer_({{{&bias_}, 0}}) {}
 
   void step(int64_t step) override {
     bias_.clear_gradient();
@@ -35,19 +39,25 @@ class ShortAndLong : public Experiment {
       const train::MicroBatch micro{is_short ? few : many, labels, 2};
       sum += micro_batch(step, micro, is_short ? 2 : 1);
     }
+    optimizer_.step(kLearningRate);
     const double loss = sum / static_cast<double>(labels);
-    Context::current().events.emit(train::StepEndEvent{step, loss, 0, 0, labels});
+    Context::current().events.emit(train::StepEndEvent{step, loss, 0, kLearningRate, labels});
     objectives_.x.push_back(static_cast<double>(many.valid_tokens));
     objectives_.y.push_back(objective_);
   }
   void report(Metrics& metrics) override {
     metrics.measure("objective", objective_);
     metrics.measure("slope", bias_.gradient().item<double>());
+    metrics.measure("b", bias());
     metrics.add(objectives_);
   }
 
  private:
   static constexpr int64_t kShort = 10;
+  static constexpr double kLearningRate = 1e-3;
+
+  optim::Optimizer& optimizer() override { return optimizer_; }
+  double bias() const { return bias_.value().item<double>(); }
 
   static Batch labels_of(int64_t count) {
     Batch batch;
@@ -59,7 +69,7 @@ class ShortAndLong : public Experiment {
   // Adds to the objective; returns the sum of the token losses, of `loss` each.
   double micro_batch(int64_t step, const train::MicroBatch& micro, double loss) {
     const int64_t labels = micro.batch.valid_tokens;
-    const auto x = static_cast<float>(std::log(std::expm1(loss)));
+    const auto x = static_cast<float>(bias() + std::log(std::expm1(loss)));
     const Tensor logits_2 = bias_.value() * tensor<float>({1, 0}) + tensor<float>({0, x});
     const Tensor loss_sum =
         nn::language_model_loss(expand(logits_2, {1, labels, 2}), micro.batch.labels);
@@ -74,6 +84,7 @@ class ShortAndLong : public Experiment {
 
   bool short_first_;
   Parameter bias_;
+  optim::Sgd optimizer_;
   double objective_ = 0;
   Curve objectives_{"objective by length of the long micro-batch", {}, {}};
 };

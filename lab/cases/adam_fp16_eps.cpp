@@ -26,13 +26,17 @@ void update_in_fp16(float& weight, float gradient, float& m, float& v, double ep
 }
 // page: end
 
-// What people do about it: moments in f32, and the whole update computed there.
+// What people do about it where weights stay in fp16: moments in f32, the whole update computed
+// there, and the weight alone rounded as it is written back.
 void update_in_f32(float& weight, float gradient, float& m, float& v, double epsilon,
                    const AdamwAttributes& a, const double* corrections, double lr) {
-  m = static_cast<float>(a.beta1 * m + (1 - a.beta1) * gradient);
-  v = static_cast<float>(a.beta2 * v + (1 - a.beta2) * gradient * gradient);
-  const double update = lr * (m / corrections[0]) / (std::sqrt(v / corrections[1]) + epsilon);
-  weight = static_cast<float>(weight * (1 - lr * a.weight_decay) - update);
+  m += static_cast<float>(1 - a.beta1) * (gradient - m);
+  v += static_cast<float>(1 - a.beta2) * (gradient * gradient - v);
+  const float mean = m / static_cast<float>(corrections[0]);
+  const float root = std::sqrt(v / static_cast<float>(corrections[1]));
+  const float update = static_cast<float>(lr) * mean / (root + static_cast<float>(epsilon));
+  weight =
+      static_cast<float>(float16(weight * static_cast<float>(1 - lr * a.weight_decay) - update));
 }
 
 using UpdateWeight = decltype(update_in_fp16);
@@ -57,7 +61,7 @@ void with_own_epsilon(const KernelArgs& args) {
   update_all<update>(args, args.attributes.as<AdamwAttributes>().epsilon);
 }
 constexpr KernelRecord kFp16{"adamw/fp16", &with_own_epsilon<&update_in_fp16>};
-constexpr KernelRecord kF32{"adamw/moments in f32", &with_own_epsilon<&update_in_f32>};
+constexpr KernelRecord kF32{"adamw/fp16, moments in f32", &with_own_epsilon<&update_in_f32>};
 
 // The advice of many threads: an epsilon that fp16 can hold. 1e-7 becomes 2^-23.
 void with_larger_epsilon(const KernelArgs& args) { update_all<&update_in_fp16>(args, 1e-7); }
@@ -159,7 +163,10 @@ FAULT(adam_fp16_eps) {
       .wrong(replace_update(kFp16))
       .run<FourGradients>(20)
       .remedy(replace_update(kF32))
-      .fixed_within(1e-6, "20 roundings of each weight to f32, by at most 2^-25 each")
+      .fixed_within(
+          5e-4,
+          "fp16 numbers below 1 are 2^-11 apart, so each update of 1e-3 moves a weight by "
+          "2^-10, which is 2.3e-5 too little, and 4.7e-4 after 20 steps")
       .expect("w(1e-5)", -INFINITY)
       .expect("w(1e-8)", NAN)
       .expect("w(0)", NAN)

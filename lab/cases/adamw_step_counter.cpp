@@ -219,8 +219,8 @@ FAULT(adamw_step_counter) {
       .wrong(count_unchecked({DType::i64, &kernels::advance_counter, -1}))
       .run<ConstantGradient>(10)
       .starts_again(
-          "its first step is the wrong one and leaves NaN; such programs are mended and "
-          "started again")
+          "its first step leaves NaN; corrections for t + 1 mend the updates, but the counter "
+          "stays one behind (9 after 10 steps), so such programs are mended and started again")
       .expect("counted", 9)
       .expect("p", kPoisoned)
       .caught_by("counter.advances")

@@ -42,11 +42,21 @@ void accumulate(const RunOptions& options, Metrics& metrics) {
   metrics.add(curve);
 }
 
-// What people do about both: a buffer in f32, whatever the contributions are (main_grad).
-Tensor accumulate_in_f32(const Tensor& held, const Tensor& contribution) {
-  const Tensor added = cast(contribution, DType::f32);
-  return held.defined() ? held + added : clone(added);
-}
+// What people do about it where a buffer in f32 is too large: Kahan's summation. What an addition
+// lost is kept beside the sum of a leaf, in bf16 as well, and goes with the next contribution.
+class CompensatedSum {
+ public:
+  Tensor operator()(const Tensor& held, const Tensor& contribution) {
+    if (!held.defined()) lost_ = zeros(contribution.shape(), DType::bf16);
+    const Tensor due = cast(contribution, DType::bf16) + lost_;
+    const Tensor sum = accumulate_in_bf16(held, due);
+    lost_ = due - (held.defined() ? sum - held : sum);
+    return sum;
+  }
+
+ private:
+  Tensor lost_;
+};
 
 // A gradient buffer in fp16, which the optimizer reads as f32.
 Tensor accumulate_in_fp16(const Tensor& held, const Tensor& contribution) {
@@ -264,9 +274,8 @@ void add_gradient_variants(Fault& fault) {
         return context.seams.replace<AccumulateSeam>(&accumulate_in_bf16);
       })
       .run(&accumulate)
-      .remedy([](Context& context) {
-        return context.seams.replace<AccumulateSeam>(&accumulate_in_f32);
-      })
+      .remedy(
+          [](Context& context) { return context.seams.replace<AccumulateSeam>(CompensatedSum()); })
       .expect("gradient", 0.25)
       .claimed("set_detect_anomaly, which raises at a NaN", &detect_anomaly)
       .caught_by("accumulate.absorbed")

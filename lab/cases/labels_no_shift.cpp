@@ -16,11 +16,13 @@ std::vector<int32_t> own_tokens(const TokenRow& row) {
 }
 // page: end
 
-// The remedy: a collator that moves what it got one place to the left, within each document.
+// The remedy: a collator that moves what it got one place to the left, within each document. The
+// last label of the text, which nothing moves into place, it takes from the tokens.
 std::vector<int32_t> shifted_by_the_collator(const TokenRow& row) {
   std::vector<int32_t> labels = own_tokens(row);
   labels.erase(labels.begin());
-  labels.push_back(row.tokens.back());
+  labels.push_back(kIgnoredLabel);
+  if (row.length >= 2) labels[row.length - 2] = row.tokens[row.length - 1];
   for (size_t t = 0; t < labels.size(); ++t) {
     if (row.tokens[t] == row.end_token) labels[t] = kIgnoredLabel;
   }

@@ -158,7 +158,8 @@ FAULT(loss_log_zero) {
        .symptom =
            "The loss is inf, then NaN, all at once: at the first label that the model holds for "
            "impossible, or at the first micro-batch of nothing but padding, prompts or ends of "
-           "documents. Which step that is changes with the order of the data.",
+           "documents. There the logged loss may still be a number at that step, and only the "
+           "gradient norm NaN. Which step that is changes with the order of the data.",
        .article_says = "The softmax input is too large, a division by zero, or log(0); the check "
                        "is torch.isfinite(loss).all().",
        .truth =

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/functional.h"
@@ -62,6 +63,23 @@ TEST(LabelCases, ShiftsAndMaskedEndsAreNamedInTraining) {
   expect_named("labels.eos-masked", tiny_config());
 }
 
+// Rows of every length, from one without text to a full one, with an end token within.
+TEST(LabelCases, TheCollatorThatShiftsIsRightOnPaddedRows) {
+  const Catalogue catalogue;
+  const Variant& variant = catalogue.find("labels.no-shift");
+  Context context;
+  const ContextGuard guard(context);
+  const auto wrong = variant.plant(context);
+  const auto remedy = variant.remedy_plant()(context);
+  constexpr int32_t kPadding = 9;
+  for (int64_t length = 0; length <= 6; ++length) {
+    std::vector<int32_t> tokens{1, 2, 0, 4, 5, 0};
+    std::fill(tokens.begin() + length, tokens.end(), kPadding);
+    const TokenRow row{tokens, length, 0};
+    EXPECT_EQ(context.seams.call<LabelSeam>(row), LabelSeam::standard(row)) << length;
+  }
+}
+
 TEST(LabelCases, MaskedEndsAreNamedInPaddedRows) {
   train::Config config = tiny_config();
   config.pack = false;
@@ -75,6 +93,18 @@ TEST(LossCases, NormalisationIsNamedWithUnevenMicroBatches) {
   config.seq_len = 48;
   config.micro_batch_size = 1;
   expect_named("accum.normalisation", config);
+}
+
+// What each of the 100 objectives did to b is there at the end: the state that a fixed run goes
+// back to matters.
+TEST(LossCases, NormalisationIsPaidForByTheBiasOfEveryStep) {
+  const Catalogue catalogue;
+  const CaseResult result = run_case(catalogue.select({"accum.normalisation"}).at(0), {});
+  const auto bias = [](const RunRecord& run) { return *run.metrics.find("b"); };
+  EXPECT_EQ(bias(result.fixed), bias(result.healthy));
+  // 100 steps of lr 1e-3 along (e^-2 + e^-1) / 2 - 1, in f32.
+  EXPECT_NEAR(bias(result.faulty), 0.1 * (1 - (std::exp(-2) + std::exp(-1)) / 2), 1e-6);
+  EXPECT_LT(bias(result.healthy), bias(result.faulty) - 0.005);
 }
 
 TEST(LossCases, AMicroBatchWithoutLabelsIsNamedAndNotTakenForNormalisation) {

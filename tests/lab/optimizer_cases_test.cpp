@@ -59,6 +59,33 @@ TEST(StepCounterCase, OfInt64StaysAtItsLargestValueWhenItIsRight) {
   EXPECT_TRUE(std::isfinite(*result.healthy.metrics.find("p")));
 }
 
+void corrections_for_the_next_step(const KernelArgs& args) {
+  const auto betas = args.attributes.as<BiasCorrectionAttributes>();
+  const auto t = static_cast<double>(*args.inputs[0].as<int64_t>() + 1);
+  args.outputs[0].as<double>()[0] = 1 - std::pow(betas.beta1, t);
+  args.outputs[0].as<double>()[1] = 1 - std::pow(betas.beta2, t);
+}
+constexpr KernelRecord kNextStep{"bias_corrections/next step", &corrections_for_the_next_step};
+
+// Why this case starts again: the usual patch mends every update, and not the counter.
+TEST(StepCounterCase, ThatBeginsAtZeroStaysOneBehindUnderTheUsualPatch) {
+  const char* const name = "adamw.step-counter:step-zero";
+  const RunRecord healthy = run_ours(name).healthy;
+  const Variant& variant = catalogue().find(name);
+  Context context(ContextOptions{.threads = 1});
+  const ContextGuard guard(context);
+  const auto wrong = variant.plant(context);
+  const auto patch = context.seams.replace<optim::CorrectionKernelSeam>(
+      [](const KernelRecord&) { return &kNextStep; });
+  const auto experiment = variant.build({});
+  for (int64_t step = 1; step <= variant.steps(); ++step) experiment->step(step);
+  Metrics patched;
+  experiment->report(patched);
+  EXPECT_EQ(patched.find("p"), healthy.metrics.find("p"));
+  EXPECT_EQ(patched.find("counted"), 9);
+  EXPECT_EQ(healthy.metrics.find("counted"), 10);
+}
+
 // p -= lr (m / c1) / (sqrt(v / c2) + epsilon).
 void corrected_under_the_root(const KernelArgs& args) {
   const auto a = args.attributes.as<AdamwAttributes>();

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "autograd/functional.h"
 #include "lab/catalogue.h"
 #include "lab/run_case.h"
 
@@ -33,6 +34,33 @@ TEST(Bf16Accumulate, TheVarianceThatBf16MissesIsTheExactOne) {
 TEST(Bf16Accumulate, AnomalyDetectionSeesNeitherASumThatStopsNorOneThatOverflows) {
   for (const char* name : {"bf16.accumulate:swallow", "bf16.accumulate:poison"}) {
     EXPECT_EQ(run(name).outcome, Outcome::fails) << name;
+  }
+}
+
+// The remedy keeps the sum in bf16, so it is no f32 buffer under another name: 1 + 255 * 2^-10 is
+// 1.249, where bf16 alone stays at 1.
+TEST(Bf16Accumulate, SwallowIsMendedWithinBf16) {
+  const Catalogue catalogue;
+  const Variant& variant = catalogue.find("bf16.accumulate:swallow");
+  Context context;
+  const ContextGuard guard(context);
+  const auto wrong = variant.plant(context);
+  const auto remedy = variant.remedy_plant()(context);
+  const Tensor weight = ones({1});
+  set_requires_grad(weight);
+  backward(sum(weight));
+  for (int i = 0; i < 255; ++i) backward(sum(weight * 0x1p-10));
+  EXPECT_EQ(gradient(weight).dtype(), DType::bf16);
+  EXPECT_NEAR(gradient(weight).item<double>(), 1 + 255 * 0x1p-10, 0x1p-8);  // half a spacing
+}
+
+// Weights in fp16 take 20 updates of 1e-3 as 20 of 2^-10; the framework's own AdamW takes them as
+// they are.
+TEST(AdamFp16Eps, IsFixedWithWeightsThatStayInFp16) {
+  const CaseResult result = run("adam.fp16-eps");
+  for (const char* weight : {"w(0.1)", "w(1e-5)"}) {
+    EXPECT_EQ(figure(result.fixed, weight), 1 - 20 * 0x1p-10) << weight;
+    EXPECT_NE(figure(result.healthy, weight), figure(result.fixed, weight)) << weight;
   }
 }
 

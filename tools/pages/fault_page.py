@@ -192,7 +192,7 @@ def what_is_claimed(fault, lab):
     for form in fault["forms"]:
         if not form["claimed"]:
             continue
-        on = f" on top of `{form['name']}`" if form["name"] else ""
+        on = f" on `{form['name']}`" if form["name"] else ""
         parts.append(lines_of(f"The lab tried the claimed remedy{on}, {escaped(form['claimed'])}: "
                               f"**{OUTCOMES[measured[form['name']]]}**."))
     return "\n\n".join(parts)
