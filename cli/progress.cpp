@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "cli/terminal.h"
+#include "train/loss_text.h"
 
 namespace faultline::cli {
 namespace {
@@ -24,10 +24,6 @@ std::string clock_time(double seconds) {
 }
 
 }  // namespace
-
-std::string loss_text(double loss) {
-  return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss);
-}
 
 Progress::Progress(int64_t first_step, int64_t last_step)
     : first_(first_step),
@@ -72,7 +68,7 @@ std::string Progress::text(const train::StepResult& result, double seconds) cons
   const double left = seconds / done * (all - done);
   const double speed = static_cast<double>(tokens_) / std::max(seconds, 1e-9);
   const std::string rest = fmt::format(
-      "loss {}  {:.0f} tokens/s  {}", loss_text(result.loss), speed,
+      "loss {}  {:.0f} tokens/s  {}", train::loss_text(result.loss), speed,
       result.step == last_ ? clock_time(seconds) + " in all" : clock_time(left) + " left");
   if (!terminal_) return fmt::format("step {}/{}  {}", result.step, last_, rest);
   const int filled = static_cast<int>(done / all * kBar);

@@ -8,9 +8,6 @@
 
 namespace faultline::cli {
 
-// "1.5842"; a NaN without the sign that its bits may carry.
-std::string loss_text(double loss);
-
 // How a run is going, on standard output: one line that is written over on a terminal, else a line
 // each tenth of the steps and at least every five seconds.
 class Progress {

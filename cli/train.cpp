@@ -16,6 +16,7 @@
 #include "io/directory_lock.h"
 #include "io/json_lines.h"
 #include "lab/planted.h"
+#include "train/loss_text.h"
 #include "train/run.h"
 
 namespace faultline::cli {
@@ -158,9 +159,12 @@ class TrainCommand {
     }
     config_ = earlier_ ? earlier_->config : builder_of(options_.model);
     apply_flags(options_, *config_);
+    if (earlier_) {
+      require_same(options_, *earlier_, *config_);
+      faults_.check_resume(options_.resume, *config_);
+    }
     own_documents_ = config_->value("documents");
     const std::vector<std::string> needs = faults_.apply_needs(*config_);
-    if (earlier_) require_same(options_, *earlier_, *config_);
     config_->build();
     for (const std::string& line : needs) fmt::print("{}\n", line);
   }
@@ -252,8 +256,8 @@ class TrainCommand {
     plan.on_step = [&](const train::StepResult& result, double) { progress.step(result); };
     plan.on_evaluation = [&](int64_t step, double loss) {
       if (step != last) {
-        progress.say(
-            fmt::format("step {}: about {} nats per byte on held-out text", step, loss_text(loss)));
+        progress.say(fmt::format("step {}: about {} nats per byte on held-out text", step,
+                                 train::loss_text(loss)));
       }
     };
     // A resume that has nothing to do leaves the verdict of those who did.
@@ -287,14 +291,22 @@ class TrainCommand {
                Progress& progress) const {
     if (result.held_out_loss) {
       progress.say(fmt::format("step {}: validation loss {} nats per byte (all held-out text)",
-                               result.step, loss_text(*result.held_out_loss)));
+                               result.step, train::loss_text(*result.held_out_loss)));
     }
     if (result.stop == train::Stop::interrupted) {
-      progress.say(fmt::format("stopped at step {}, saved; go on with: faultline train --resume {}",
-                               result.step, directory_));
+      progress.say(
+          fmt::format("stopped at step {}, saved; go on with: faultline train --resume {}{}",
+                      result.step, directory_, again()));
     }
     if (!watch.findings().empty()) progress.say(diagnose::verdict_text(watch));
     return result.stop == train::Stop::fault ? 1 : 0;
+  }
+
+  // The faults as a resume must name them to go on with them.
+  std::string again() const {
+    std::string flags;
+    for (const std::string& fault : options_.faults) flags += " --fault " + fault;
+    return flags;
   }
 
   const TrainOptions& options_;
@@ -332,12 +344,15 @@ void add_train(CLI::App& app, int& exit_code) {
   command->add_option("--seq", options->seq, "Key seq_len: tokens of a sequence");
   command->add_option("--seed", options->seed, "Key seed: of initialisation, order and dropout");
   command->add_option("--watch", options->watch,
-                      "off, light (default: counters), full (reads tensors), deep (runs more)");
+                      "off, light (default: counters, labels and losses), full (reads tensors), "
+                      "deep (runs more)");
   command
-      ->add_option("--fault", options->faults,
-                   "ID[:VARIANT][@step=N,rank=R] of a fault to plant, may be repeated; see "
-                   "faultline lab --list. mystery:SEED draws one, and only faultline reveal tells "
-                   "which")
+      ->add_option(
+          "--fault", options->faults,
+          "ID[:VARIANT][@step=N,rank=R] of a fault to plant, may be repeated; see "
+          "faultline lab --list. mystery:SEED draws one, and only faultline reveal tells "
+          "which; config.json and --print-config show the settings that it needs: they are "
+          "part of the evidence")
       ->allow_extra_args(false);
   command->add_flag("--stop-on-fault", options->stop_on_fault,
                     "Stop and exit 1 when a fault is found");

@@ -5,17 +5,19 @@
 #include "data/utf8.h"
 #include "example.h"
 #include "nn/gpt2.h"
+#include "train/loss_text.h"
 #include "train/sampling.h"
 #include "train/trainer.h"
 
 using namespace faultline;
 
-// The preset char, made smaller so that it takes seconds: every key can be set so.
+// The preset char, made smaller so that it takes seconds: every key can be set so. What is given by
+// a preset is not the user's choice, and --fault may set what it needs.
 train::ConfigBuilder small_gpt() {
   train::ConfigBuilder config = train::ConfigBuilder::preset("char");
   for (const char* setting : {"num_layers=2", "hidden_size=64", "seq_len=64", "batch_size=8",
                               "lr=3e-3", "warmup_steps=20", "schedule_steps=300"}) {
-    config.assign(setting, "char_gpt");
+    config.assign(setting, "preset char_gpt");
   }
   return config;
 }
@@ -52,7 +54,7 @@ void train_gpt(Example& example) {
   fmt::print("{} parameters\n", trainer.model().parameter_count());
   while (example.next_step()) example.log(trainer.step());
   const double held_out = trainer.evaluate(/*batches=*/20);
-  fmt::print("held-out text: {:.3f} nats per byte\n", held_out);
+  fmt::print("held-out text: {} nats per byte\n", train::loss_text(held_out));
   if (!std::isfinite(held_out)) return;  // nothing to write with
   fmt::print("{}\n", continued(trainer.model(), "And God said", 80, example.seed()));
 }

@@ -11,6 +11,7 @@
 #include "io/atomic_file.h"
 #include "lab/console.h"
 #include "lab/run_case.h"
+#include "train/loss_text.h"
 
 using namespace faultline;
 
@@ -22,7 +23,8 @@ constexpr fmt::string_view kHelp =
     "  --steps N                      training steps (default {})\n"
     "  --out DIR                      metrics.jsonl, verdict.json and faults.json go there\n"
     "  --seed N                       of initialisation and data (default 1)\n"
-    "`faultline lab --list` names the faults; one that is not in this program's code is refused.\n"
+    "`faultline lab --list` names the faults; one is refused where this program never asks its "
+    "seam.\n"
     "Example: {} --fault optim.missing-zero-grad --out run\n";
 
 template <class T>
@@ -111,8 +113,20 @@ void Example::tell_what_is_planted() const {
   }
 }
 
+void Example::check_asked() {
+  try {
+    faults_.check_asked(context_, step_);
+  } catch (const InvalidArgument&) {
+    metrics_.reset();
+    std::error_code none;
+    if (!out_.empty()) std::filesystem::remove_all(out_, none);  // it was not there before
+    out_.clear();
+    throw;
+  }
+}
+
 void Example::log(const train::StepResult& result) {
-  faults_.check_asked(context_, result.step);
+  check_asked();
   if (result.step == faults_.last_onset()) tell_what_is_planted();
   if (result.step == 1 && !out_.empty()) metrics_.emplace(out_ + "/metrics.jsonl");
   if (metrics_) {
@@ -124,7 +138,7 @@ void Example::log(const train::StepResult& result) {
                         .set("tokens", result.tokens));
   }
   if (result.step % std::max<int64_t>(1, steps_ / 10) != 0) return;
-  fmt::print("step {:4}  loss {:.4f}\n", result.step, result.loss);
+  fmt::print("step {:4}  loss {}\n", result.step, train::loss_text(result.loss));
 }
 
 void Example::end_step(double loss, double lr, int64_t tokens, double grad_norm) {
@@ -150,7 +164,20 @@ void Example::conclude() {
   if (steps_ == 0) tell_what_is_planted();
   if (watch_.level() == diagnose::WatchLevel::off) return;
   fmt::print("{}", diagnose::verdict_text(watch_));
-  if (!out_.empty()) diagnose::write_verdict(out_, watch_);
+  write_verdict();
+}
+
+void Example::give_up() {
+  if (step_ == 0) return;
+  try {
+    write_verdict();
+  } catch (const IoError&) {  // the first error says more
+  }
+}
+
+void Example::write_verdict() const {
+  const bool watched = watch_.level() != diagnose::WatchLevel::off;
+  if (watched && !out_.empty()) diagnose::write_verdict(out_, watch_);
 }
 
 void draw_weights(nn::Module& module, double deviation, uint64_t seed) {
@@ -173,7 +200,12 @@ int run_example(int argc, char** argv, const ExampleOptions& options, void (*bod
       return 0;
     }
     Example example(read_flags(arguments, options.steps), options);
-    body(example);
+    try {
+      body(example);
+    } catch (const std::exception&) {
+      example.give_up();
+      throw;
+    }
     example.conclude();
     return 0;
   } catch (const std::exception& error) {

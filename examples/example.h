@@ -48,7 +48,8 @@ class Example {
   bool next_step();
   int64_t step() const { return step_; }
   // The step is over: a line to metrics.jsonl, every tenth also to the terminal. Throws
-  // InvalidArgument when a planted fault is in code that the step did not come to.
+  // InvalidArgument when a planted fault is in a seam that no step has asked. Every op asks for its
+  // kernel: a fault in a kernel is taken also where that op never runs.
   void log(const faultline::train::StepResult& result);
   // The same for a loop of one's own, which also tells the detectors.
   void end_step(double loss, double lr, int64_t tokens = 0, double grad_norm = 0);
@@ -59,10 +60,16 @@ class Example {
 
   // What the detectors say, to the terminal and to verdict.json.
   void conclude();
+  // After an error within the body: verdict.json, of what they saw until then.
+  void give_up();
 
  private:
+  // Throws InvalidArgument, and leaves nothing in --out, when the program never asks a planted
+  // fault's seam.
+  void check_asked();
   // After the first step that all of them are in.
   void tell_what_is_planted() const;
+  void write_verdict() const;
 
   ExampleOptions options_;
   faultline::Context context_;

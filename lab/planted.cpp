@@ -17,7 +17,7 @@ constexpr std::string_view kMystery = "mystery:";
 // The key that says how the text is cut. Only a text with references can be cut by verse.
 constexpr const char* kDocuments = "documents";
 
-// Seams that are asked when the run is built and not again.
+// Seams that are asked when the run is built and not again. Its state holds what came of them.
 constexpr const char* kAskedOnce[] = {optim::StepCounterSeam::name};
 
 std::vector<const char*> seams_of(const Variant& variant) {
@@ -91,10 +91,16 @@ bool is_possible(const train::ConfigBuilder& config) {
   }
 }
 
+// Whether both are one fault. A mystery is not the fault of that name: who tried the names would
+// be told which it is.
+bool is_same(const PlantedFault& a, const PlantedFault& b) {
+  return a.fault == b.fault && a.variant == b.variant && a.sealed == b.sealed;
+}
+
 // Whether a planned fault is the one of an earlier entry, in effect from the same step on.
 auto goes_on_with(const PlantedFault& entry, int64_t done) {
   return [&entry, done](const PlantedFault& fault) {
-    return fault.fault == entry.fault && fault.variant == entry.variant &&
+    return is_same(fault, entry) &&
            std::max(fault.step, done + 1) == std::max(entry.step, done + 1);
   };
 }
@@ -195,9 +201,63 @@ std::vector<std::string> PlannedFaults::apply_needs(train::ConfigBuilder& config
     if (is_possible(without) && !is_possible(config)) refuse_mystery(name);
     mark_what_any_needs(config);
     lines.push_back(fmt::format(
-        "{} sets what it needs; config.json shows it among all that a fault may set", name));
+        "{} sets what it needs; the settings are part of the evidence, config.json shows them",
+        name));
   }
   return lines;
+}
+
+void PlannedFaults::check_resume(const std::string& run, const train::ConfigBuilder& config) const {
+  std::vector<PlantedFault> earlier = read_planted(run + "/faults.json");
+  std::erase_if(earlier, [](const PlantedFault& entry) { return entry.last.has_value(); });
+  for (const PlantedFault& entry : earlier) {
+    const bool goes_on = std::any_of(faults_.begin(), faults_.end(), [&](const Planned& fault) {
+      return is_same(entry_of(fault), entry);
+    });
+    if (!goes_on) check_left_out(entry, run);
+  }
+  for (const Planned& fault : faults_) {
+    const bool was_there =
+        std::any_of(earlier.begin(), earlier.end(),
+                    [&](const PlantedFault& entry) { return is_same(entry_of(fault), entry); });
+    if (!was_there) check_begins(fault, run, config);
+  }
+}
+
+void PlannedFaults::check_left_out(const PlantedFault& entry, const std::string& run) const {
+  require(
+      !entry.sealed,
+      "train: --resume {}: a mystery is planted in it, and it goes on only with that; repeat its "
+      "--fault mystery:SEED",
+      run);
+  for (const auto& [_, variant] : catalogue_.entries()) {
+    if (variant->fault_id() != entry.fault || variant->name() != entry.variant) continue;
+    const char* seam = in_both(seams_of(*variant), kAskedOnce);
+    require(
+        seam == nullptr,
+        "train: --resume {}: its {} is that of {}, and its state can be continued only with it; "
+        "repeat --fault {}",
+        run, seam == nullptr ? "" : seam, variant->full_name(), variant->full_name());
+  }
+}
+
+void PlannedFaults::check_begins(const Planned& fault, const std::string& run,
+                                 const train::ConfigBuilder& config) const {
+  // One sentence for a mystery, whatever stands in its way.
+  const auto refuse = [&](const std::string& why) {
+    fail("--fault {}: {}; {}begin a new run with it", fault.called,
+         fault.is_mystery ? "it cannot begin in " + run : why,
+         fault.is_mystery ? "take another seed, or " : "");
+  };
+  for (const auto& [key, value] : fault.variant->training().needs) {
+    train::ConfigBuilder wanted = config;
+    wanted.set(key, value, "fault");
+    if (config.value(key) == wanted.value(key)) continue;
+    refuse(fmt::format("it needs {}={}, which {} did not begin with", key, value, run));
+  }
+  if (const char* seam = in_both(fault.seams, kAskedOnce)) {
+    refuse(fmt::format("it is in the {}, which is made before the first step", seam));
+  }
 }
 
 void PlannedFaults::refuse_needs() const {
@@ -270,15 +330,17 @@ void PlannedFaults::check_asked(const Context& context, int64_t step) const {
   }
 }
 
+PlantedFault PlannedFaults::entry_of(const Planned& fault) const {
+  return {.fault = fault.variant->fault_id(),
+          .variant = fault.variant->name(),
+          .step = fault.step,
+          .sealed = fault.is_mystery};
+}
+
 std::string PlannedFaults::to_json(const std::string& earlier, int64_t done) const {
   std::vector<PlantedFault> entries = read_planted(earlier);
   std::vector<PlantedFault> planted;
-  for (const Planned& fault : faults_) {
-    planted.push_back({.fault = fault.variant->fault_id(),
-                       .variant = fault.variant->name(),
-                       .step = fault.step,
-                       .sealed = fault.is_mystery});
-  }
+  for (const Planned& fault : faults_) planted.push_back(entry_of(fault));
   // A resume that plants a fault again goes on with its entry; one that does not ends it.
   for (PlantedFault& entry : entries) {
     if (!entry.last && !std::erase_if(planted, goes_on_with(entry, done))) entry.last = done;

@@ -31,7 +31,8 @@ std::vector<PlantedFault> read_planted(const std::string& path);
 
 // The faults that --fault ID[:VARIANT][@step=N,rank=R] names for a training run, or one that
 // mystery:SEED draws from all those that can be planted there. Nothing that is printed, thrown or
-// recorded of a mystery names it; faults.json holds it under a seal.
+// recorded of a mystery names it; faults.json holds it under a seal. The settings that it needs
+// are those of the run, in config.json as any others: they are part of the evidence.
 class PlannedFaults {
  public:
   // Throws InvalidArgument naming the nearest fault, the reason why one has no training form, what
@@ -42,6 +43,10 @@ class PlannedFaults {
   // Sets the configuration that each needs to show; returns lines about it. Throws
   // InvalidArgument when the user, or another fault, set a key to something else.
   std::vector<std::string> apply_needs(train::ConfigBuilder& config) const;
+  // For the run in directory `run`, which goes on with its configuration and its state: throws
+  // InvalidArgument for a fault that cannot begin there, and where one is left out that the state
+  // cannot be continued without. A mystery is never left out: that it can be would tell of it.
+  void check_resume(const std::string& run, const train::ConfigBuilder& config) const;
   // For a program without that configuration: throws InvalidArgument for a fault that needs some.
   void refuse_needs() const;
   // For a text that cannot be read as the configuration asks: throws InvalidArgument when that was
@@ -74,7 +79,11 @@ class PlannedFaults {
   };
   Planned parse(const std::string& text) const;
   const Variant& draw(const std::string& mystery, int64_t step) const;
+  PlantedFault entry_of(const Planned& fault) const;
   void check_together(const Planned& planned, const Planned& other) const;
+  void check_begins(const Planned& fault, const std::string& run,
+                    const train::ConfigBuilder& config) const;
+  void check_left_out(const PlantedFault& entry, const std::string& run) const;
   void mark_what_any_needs(train::ConfigBuilder& config) const;
 
   Catalogue catalogue_;
