@@ -78,6 +78,19 @@ TEST(Allocator, AlignsLargeBlocksOfAnySizeToHugePages) {
   }
 }
 
+TEST(Allocator, ListsWhatIsLiveInAnyOrderOfRelease) {
+  Context context;
+  const ContextGuard guard(context);
+  Tensor first = empty({100}, DType::u8);
+  const Tensor second = empty({200}, DType::u8);
+  Tensor third = empty({300}, DType::u8);
+  first = Tensor();
+  third = Tensor();
+  const std::vector<LiveBlock> live = context.allocator->live();
+  ASSERT_EQ(live.size(), 1U);
+  EXPECT_EQ(live[0].bytes, 200U);
+}
+
 TEST(Allocator, TagsBlocksWithOpModuleStepAndSite) {
   Context context;
   const ContextGuard guard(context);

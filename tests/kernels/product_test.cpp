@@ -148,7 +148,8 @@ TYPED_TEST(ProductTypes, MatchesDoubleForEveryLayout) {
 }
 
 TYPED_TEST(ProductTypes, MatchesDoubleAcrossPanelsAndTiles) {
-  for (const Size& size : {Size{257, 300, 67}, Size{300, 257, 67}, Size{130, 67, 1031}, Size{1037, 70, 66}}) {
+  for (const Size& size :
+       {Size{257, 300, 67}, Size{300, 257, 67}, Size{130, 67, 1031}, Size{1037, 70, 66}}) {
     check_layouts<TypeParam, TypeParam>(size, Layout::rows, Layout::columns, true);
     check_layouts<TypeParam, TypeParam>(size, Layout::columns, Layout::rows, false);
     if (this->HasFatalFailure()) return;
