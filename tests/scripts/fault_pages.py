@@ -153,6 +153,10 @@ with tempfile.TemporaryDirectory() as folder:
     tree.docs("--measure")
     code, said = tree.docs("--check")
     expect(f"--measure leaves what the lab tells otherwise: {said}", code == 0)
+    tree.write_fault(curve=[5, 0, 5])
+    tree.docs("--measure", "own.fault-one")
+    expect("a dip is not told to who cannot see it",
+           "faulty from 5 to 5, as low as 0" in (pages / "own.fault-one.md").read_text())
     tree.write_fault()
     tree.docs("--measure")
 

@@ -170,7 +170,11 @@ def course(points, last_x):
     known, ends = finite(points), where_it_ends(points, last_x)
     if not known:
         return "no number at any point"
-    words = f"from {figure(known[0][1])} to {figure(known[-1][1])}"
+    first, last = known[0][1], known[-1][1]
+    low, high = min(y for _, y in known), max(y for _, y in known)
+    words = f"from {figure(first)} to {figure(last)}"
+    words += f", as low as {figure(low)}" if low < min(first, last) else ""
+    words += f", as high as {figure(high)}" if high > max(first, last) else ""
     return words + (f", then {ends[1]}" if ends else "")
 
 
