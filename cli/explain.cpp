@@ -55,7 +55,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   };
   CLI::App* command = app.add_subcommand(
       "explain",
-      "Explain a fault: what one sees, what happens, who catches it and what looks alike, the fix,\n"
+      "Explain a fault: what one sees, what happens, who catches it, what looks alike, the fix,\n"
       "what is claimed and what is true. Without an ID it lists the faults.\n"
       "Example: faultline explain adamw.step-counter\n"
       "Example: faultline explain attn.mask-broadcast:inverted");

@@ -82,15 +82,7 @@ void reveal(const std::string& run, const std::string& json) {
     std::cout << about(verdict, right);
   }
   Json list = Json::array();
-  for (const lab::PlantedFault& fault : planted) {
-    Json entry = Json::object()
-                     .set("fault", fault.fault)
-                     .set("variant", fault.variant)
-                     .set("step", fault.step)
-                     .set("rank", fault.rank);
-    if (fault.last) entry.set("last", *fault.last);
-    list.push(entry);
-  }
+  for (const lab::PlantedFault& fault : planted) list.push(lab::to_json(fault));
   write_json(json, Json::object()
                        .set("planted", list)
                        .set("verdict", verdict ? Json(verdict->text) : Json())

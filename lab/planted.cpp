@@ -105,17 +105,17 @@ auto goes_on_with(const PlantedFault& entry, int64_t done) {
   };
 }
 
-Json to_json_entry(const PlantedFault& entry) {
-  Json open = Json::object()
-                  .set("fault", entry.fault)
-                  .set("variant", entry.variant)
-                  .set("step", entry.step)
-                  .set("rank", entry.rank);
-  if (entry.last) open.set("last", *entry.last);
-  return entry.sealed ? seal(open) : open;
-}
-
 }  // namespace
+
+Json to_json(const PlantedFault& fault) {
+  Json json = Json::object()
+                  .set("fault", fault.fault)
+                  .set("variant", fault.variant)
+                  .set("step", fault.step)
+                  .set("rank", fault.rank);
+  if (fault.last) json.set("last", *fault.last);
+  return json;
+}
 
 PlannedFaults::PlannedFaults(const std::vector<std::string>& texts, Catalogue catalogue)
     : catalogue_(std::move(catalogue)) {
@@ -264,7 +264,8 @@ void PlannedFaults::refuse_needs() const {
   for (const Planned& fault : faults_) {
     for (const auto& [key, value] : fault.variant->training().needs) {
       fail(
-          "--fault {}: it needs {}={}; this program has no such setting, `faultline train tiny` has",
+          "--fault {}: it needs {}={}; this program has no such setting, `faultline train tiny` "
+          "has",
           fault.called, key, value);
     }
   }
@@ -350,7 +351,8 @@ std::string PlannedFaults::to_json(const std::string& earlier, int64_t done) con
     entries.push_back(fault);
   }
   Json list = Json::array();
-  for (const PlantedFault& entry : entries) list.push(to_json_entry(entry));
+  for (const PlantedFault& entry : entries)
+    list.push(entry.sealed ? seal(lab::to_json(entry)) : lab::to_json(entry));
   return list.to_indented_text();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/context.h"
+#include "io/json.h"
 #include "lab/catalogue.h"
 #include "train/config.h"
 
@@ -24,6 +25,9 @@ struct PlantedFault {
   // Whether the fault was in the code that computed this step.
   bool acts_at(int64_t number) const { return step <= number && (!last || number <= *last); }
 };
+
+// {"fault", "variant", "step", "rank", "last"}, open; without "last" where there is none.
+Json to_json(const PlantedFault& fault);
 
 // What faults.json at `path` tells, seals opened; nothing when there is no such file. Throws
 // InvalidArgument when it, or a seal in it, is not what was written.

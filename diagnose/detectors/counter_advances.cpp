@@ -61,8 +61,8 @@ DETECTOR(counter_advances) {
         "1, so the bias corrections 1 - beta^t belong to another step than the moments.",
         "Count in int64, advance before the first update, and compute the corrections in double; "
         "never cast a step counter with the parameters.",
-        "The counter is 1 after the first applied step and advances by 1 at each: then the update is "
-        "wrong elsewhere."}},
+        "The counter is 1 after the first applied step and advances by 1 at each: then the update "
+        "is wrong elsewhere."}},
       [](Context& context, Findings& findings) {
         return std::make_unique<CounterAdvances>(context, findings);
       }};

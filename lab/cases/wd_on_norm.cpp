@@ -89,8 +89,8 @@ FAULT(wd_on_norm) {
        .fix = "Declare with each parameter whether it is decayed, where it is made; or decay by "
               "shape, only what has two dimensions or more. Print both lists once before training.",
        .sources =
-           {"transformers pull request 35927 (2025-01-28): the filter by type misses RMSNorm; names "
-            "are matched as well. https://github.com/huggingface/transformers/pull/35927",
+           {"transformers pull request 35927 (2025-01-28): the filter by type misses RMSNorm; "
+            "names are matched as well. https://github.com/huggingface/transformers/pull/35927",
             "transformers issue 16908 (2022-04-23): \"LayerNorm.weight\" does not match a norm "
             "called layer_norm. https://github.com/huggingface/transformers/issues/16908",
             "Fast-LLM pull request 545 (2026-06-17): a refactoring made norms and biases fall back "
