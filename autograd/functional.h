@@ -145,6 +145,30 @@ Tensor cross_entropy_rows(const Tensor& logits, const Tensor& labels, int64_t ig
 // Over the last dimension of size C; weight and bias [C] may be undefined.
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon = 1e-5,
                   Site site = Site::here());
+// x / sqrt(mean(x^2) + epsilon) * weight over the last dimension of size C; weight [C] may be
+// undefined ("Root mean square layer normalization", Zhang and Sennrich 2019).
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon = 1e-6,
+                Site site = Site::here());
+// x [B, H, T, D] with each pair of elements turned by its angle; cosines and sines [1 or B, T, D /
+// 2] in f32 (f64 for an x in f64) ("RoFormer", Su et al. 2021). See RopeLayout.
+Tensor rope(const Tensor& x_BHTD, const Tensor& cosines, const Tensor& sines, RopeLayout layout,
+            Site site = Site::here());
+// silu(gate) * up ("GLU variants improve Transformer", Shazeer 2020); both of one shape.
+Tensor swiglu(const Tensor& gate, const Tensor& up, Site site = Site::here());
+// Attention by tiles with an online softmax (FlashAttention-2, Dao 2023): q [B, H, Q, D], k and v
+// [B, G, K, D] give y [B, H, Q, D]; query head h reads key head h / (H / G). Memory grows with Q
+// and K, never with Q x K. A row with no visible key gives zeros. key_valid, documents and, without
+// dropout, dropout_key (i64 [3], see dropout()) may be undefined. Equal to the same written with
+// matmul, masked_softmax and dropout up to rounding; dropout keeps the same elements.
+struct FlashAttentionResult {
+  Tensor y_BHQD;
+  Tensor log_sum_exp_BHQ;  // f32 up, of the scaled scores; -infinity where no key is visible
+};
+FlashAttentionResult flash_attention(const Tensor& q_BHQD, const Tensor& k_BGKD,
+                                     const Tensor& v_BGKD, const Tensor& key_valid,
+                                     const Tensor& documents, const Tensor& dropout_key,
+                                     const FlashAttentionAttributes& attributes,
+                                     Site site = Site::here());
 // Rows of weight [V, C] for ids of any shape; throws on an id outside [0, V).
 Tensor embedding(const Tensor& weight, const Tensor& ids, Site site = Site::here());
 // Zeroes elements with probability p and scales the rest by 1 / (1 - p). `key` i64 [3] is

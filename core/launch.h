@@ -37,7 +37,7 @@ struct ByteRange {
   const std::byte* end = nullptr;
 };
 
-constexpr int kMaxInputs = 8;
+constexpr int kMaxInputs = 9;
 constexpr int kMaxOutputs = 4;
 
 // What every kernel receives. An absent optional input is an undefined view.

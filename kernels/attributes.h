@@ -30,14 +30,19 @@ struct SliceAttributes {
   int64_t full_size = 0;  // of that dimension in the output of slice_backward
 };
 
-// Which keys a query may see. Query row i of the scores stands at position query_offset + i.
-// Optional inputs of masked_softmax add: key_valid bool [B, K] (false keys are seen by nobody), and
-// documents i32 [B, K] (a query sees only keys of its own document; needs query positions inside
-// the keys).
+// Which keys a query may see. Query row i stands at position p = query_offset + i among the keys;
+// it sees key k where
+//   k < prefix  or  (k <= p, if causal)  and  (k > p - window, if window > 0,  or  k < sinks).
+// Without `causal` a window reaches both ways: |k - p| < window. Optional inputs take away from
+// that: key_valid bool [B, K] (false keys are seen by nobody), and documents i32 [B, K] (a query
+// sees only keys of its own document; needs query positions inside the keys).
 struct MaskAttributes {
   bool causal = true;
   int64_t query_offset = 0;
-  double scale = 1;  // multiplies the scores first
+  double scale = 1;    // multiplies the scores first
+  int64_t window = 0;  // keys that a query sees, itself included; 0: all
+  int64_t prefix = 0;  // first keys that every query sees, also earlier ones
+  int64_t sinks = 0;   // first keys that stay visible beyond the window
 };
 
 struct CrossEntropyAttributes {
@@ -54,6 +59,25 @@ struct LayerNormAttributes {
 struct DropoutAttributes {
   double p = 0;
   uint32_t layer = 0;
+};
+
+struct RmsNormAttributes {
+  double epsilon = 1e-6;
+};
+
+// Which elements of a head form a pair: i and i + D / 2 (Llama in the format of Hugging Face,
+// GPT-NeoX), or 2 i and 2 i + 1 (the paper; Meta's Llama).
+enum class RopeLayout : uint8_t { half_split, interleaved };
+
+struct RopeAttributes {
+  RopeLayout layout = RopeLayout::half_split;
+  bool inverse = false;  // turns back; the derivative
+};
+
+struct FlashAttentionAttributes {
+  MaskAttributes mask;
+  double softcap = 0;         // 0: none; else scores become softcap * tanh(score / softcap)
+  DropoutAttributes dropout;  // of the weights; element (h, q, k) of a sequence in row-major order
 };
 
 struct FillAttributes {

@@ -8,8 +8,7 @@
 namespace faultline::nn {
 
 Tensor AttentionWeightsSeam::standard(const Tensor& scores_BHQK, const Mask& mask, double scale) {
-  return masked_softmax(scores_BHQK, mask.key_valid, mask.documents,
-                        MaskAttributes{mask.causal, mask.query_offset, scale});
+  return masked_softmax(scores_BHQK, mask.key_valid, mask.documents, mask.attributes(scale));
 }
 
 namespace {
@@ -19,7 +18,7 @@ Tensor weights_of(const Tensor& q_BHQD, const Tensor& k_BHKD, const Mask& mask, 
   const Tensor weights_BHQK =
       Context::current().seams.call<AttentionWeightsSeam>(scores_BHQK, mask, scale);
   observe("attention", {scores_BHQK, weights_BHQK, mask.key_valid, mask.documents},
-          MaskAttributes{mask.causal, mask.query_offset, scale});
+          mask.attributes(scale));
   return weights_BHQK;
 }
 
@@ -44,7 +43,7 @@ SelfAttention::SelfAttention(int64_t hidden_size, int64_t num_heads, double drop
   add_child("dropout", weights_dropout_);
 }
 
-Tensor SelfAttention::operator()(const Tensor& x_BTC, const Mask& mask) {
+Tensor SelfAttention::operator()(const Tensor& x_BTC, const ModelInput& input, int64_t layer) {
   return unit([&] {
     const int64_t B = x_BTC.size(0);
     const int64_t T = x_BTC.size(1);
@@ -54,9 +53,12 @@ Tensor SelfAttention::operator()(const Tensor& x_BTC, const Mask& mask) {
       return permute(reshape(part_BTC, {B, T, num_heads_, D}), {0, 2, 1, 3});
     };
     const auto [q, k, v] = split3(qkv_(x_BTC));
+    KvCache::All all{heads(k), heads(v)};
+    if (input.cache != nullptr) all = input.cache->append(layer, all.k_BGKD, all.v_BGKD);
     const double scale = 1.0 / std::sqrt(static_cast<double>(D));
-    const Tensor weights_BHTT = weights_dropout_(weights_of(heads(q), heads(k), mask, scale));
-    const Tensor y_BHTD = matmul(weights_BHTT, heads(v));
+    const Tensor weights_BHTK =
+        weights_dropout_(weights_of(heads(q), all.k_BGKD, input.mask, scale));
+    const Tensor y_BHTD = matmul(weights_BHTK, all.v_BGKD);
     return proj_(reshape(permute(y_BHTD, {0, 2, 1, 3}), {B, T, C}));
   });
 }

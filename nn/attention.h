@@ -1,7 +1,6 @@
 #pragma once
 
-#include "nn/layers.h"
-#include "nn/mask.h"
+#include "nn/language_model.h"
 
 namespace faultline::nn {
 
@@ -25,8 +24,8 @@ Tensor attention(const Tensor& q_BHQD, const Tensor& k_BHKD, const Tensor& v_BHK
 class SelfAttention : public Module {
  public:
   SelfAttention(int64_t hidden_size, int64_t num_heads, double dropout, const DropoutKey& key);
-  // x [B, T, C] to [B, T, C].
-  Tensor operator()(const Tensor& x_BTC, const Mask& mask);
+  // x [B, T, C] to [B, T, C]; `layer` is this one's number in the cache.
+  Tensor operator()(const Tensor& x_BTC, const ModelInput& input, int64_t layer);
 
  private:
   int64_t num_heads_;

@@ -51,11 +51,11 @@ Block::Block(const Gpt2Config& config, const DropoutKey& key)
   add_child("dropout_2", dropout_2_);
 }
 
-Tensor Block::operator()(const Tensor& x_BTC, const Mask& mask) {
+Tensor Block::operator()(const Tensor& x_BTC, const ModelInput& input, int64_t layer) {
   return unit([&] {
     const SeamTable& seams = Context::current().seams;
     const Tensor attended_BTC =
-        seams.call<ResidualSeam>(x_BTC, dropout_1_(attn_(ln_1_(x_BTC), mask)));
+        seams.call<ResidualSeam>(x_BTC, dropout_1_(attn_(ln_1_(x_BTC), input, layer)));
     return seams.call<ResidualSeam>(attended_BTC, dropout_2_(mlp_(ln_2_(attended_BTC))));
   });
 }
@@ -98,20 +98,30 @@ void Gpt2::initialize(uint64_t seed) {
   }
 }
 
-int64_t Gpt2::parameter_count() {
-  int64_t count = 0;
-  for (const Parameter* parameter : parameters()) count += parameter->value().numel();
-  return count;
+ModelShape Gpt2::model_shape() const {
+  return {.vocab_size = config_.vocab_size,
+          .seq_len = config_.seq_len,
+          .num_layers = config_.num_layers,
+          .num_heads = config_.num_heads,
+          .num_key_value_heads = config_.num_heads,
+          .hidden_size = config_.hidden_size,
+          .head_size = config_.hidden_size / config_.num_heads};
 }
 
-Tensor Gpt2::operator()(const Tensor& tokens_BT, const Mask& mask) {
+Tensor Gpt2::forward(const ModelInput& input) {
   return unit([&] {
-    const int64_t T = tokens_BT.size(1);
-    require(T <= config_.seq_len, "gpt2: {} positions, but the model knows {}; shorten the input",
-            T, config_.seq_len);
-    const Tensor positions_T = arange(T, 0, 1, DType::i32);
-    Tensor x_BTC = dropout_(wte_(tokens_BT) + wpe_(positions_T));
-    for (const auto& block : blocks_) x_BTC = (*block)(x_BTC, mask);
+    const int64_t T = input.tokens_BT.size(1);
+    const int64_t first = input.mask.query_offset;
+    require(first + T <= config_.seq_len,
+            "gpt2: {} positions, but the model knows {}; shorten the input", first + T,
+            config_.seq_len);
+    const Tensor positions = input.positions_BT.defined()
+                                 ? input.positions_BT
+                                 : arange(T, static_cast<double>(first), 1, DType::i32);
+    Tensor x_BTC = dropout_(wte_(input.tokens_BT) + wpe_(positions));
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      x_BTC = (*blocks_[i])(x_BTC, input, static_cast<int64_t>(i));
+    }
     return wte_.project(ln_f_(x_BTC));
   });
 }

@@ -52,7 +52,7 @@ class Mlp : public Module {
 class Block : public Module {
  public:
   Block(const Gpt2Config& config, const DropoutKey& key);
-  Tensor operator()(const Tensor& x_BTC, const Mask& mask);
+  Tensor operator()(const Tensor& x_BTC, const ModelInput& input, int64_t layer);
 
  private:
   LayerNorm ln_1_;
@@ -65,20 +65,19 @@ class Block : public Module {
 
 // GPT-2 (Radford et al. 2019): learned positions, pre-norm blocks, head tied to the token
 // embedding.
-class Gpt2 : public Module {
+class Gpt2 : public LanguageModel {
  public:
   // Parameters are initialised as in GPT-2: normal(0, init_std), the projections that end a
   // residual branch divided by sqrt(2 num_layers), biases 0, norms 1. Each parameter has a random
   // stream of its own, named after it.
   Gpt2(const Gpt2Config& config, uint64_t seed);
 
-  // tokens i32 [B, T] with T <= seq_len give logits [B, T, V].
-  Tensor operator()(const Tensor& tokens_BT, const Mask& mask);
+  // Throws InvalidArgument for a position that is not below seq_len.
+  Tensor forward(const ModelInput& input) override;
+  ModelShape model_shape() const override;
 
   const Gpt2Config& config() const { return config_; }
-  // Set before each training forward pass; see DropoutKey.
-  DropoutKey& dropout_key() { return dropout_key_; }
-  int64_t parameter_count();
+  DropoutKey& dropout_key() override { return dropout_key_; }
 
  private:
   void initialize(uint64_t seed);

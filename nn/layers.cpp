@@ -4,12 +4,12 @@
 
 namespace faultline::nn {
 
-Linear::Linear(int64_t in, int64_t out)
+Linear::Linear(int64_t in, int64_t out, Bias bias)
     : weight_(add_parameter("weight", {out, in}, Decay::yes)),
-      bias_(add_parameter("bias", {out}, Decay::no)) {}
+      bias_(bias == Bias::yes ? &add_parameter("bias", {out}, Decay::no) : nullptr) {}
 
 Tensor Linear::operator()(const Tensor& x) {
-  return unit([&] { return linear(x, use(weight_), use(bias_)); });
+  return unit([&] { return linear(x, use(weight_), bias_ != nullptr ? use(*bias_) : Tensor()); });
 }
 
 Embedding::Embedding(int64_t count, int64_t width)
@@ -33,6 +33,16 @@ LayerNorm::LayerNorm(int64_t width, double epsilon)
 
 Tensor LayerNorm::operator()(const Tensor& x) {
   return unit([&] { return layer_norm(x, use(weight_), use(bias_), epsilon_); });
+}
+
+RmsNorm::RmsNorm(int64_t width, double epsilon)
+    : epsilon_(epsilon), weight_(add_parameter("weight", {width}, Decay::no)) {
+  const NoGrad off;
+  fill_(weight_.value(), 1);
+}
+
+Tensor RmsNorm::operator()(const Tensor& x) {
+  return unit([&] { return rms_norm(x, use(weight_), epsilon_); });
 }
 
 DropoutKey::DropoutKey(uint64_t seed) : seed_(seed), key_(empty({3}, DType::i64, "dropout key")) {

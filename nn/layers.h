@@ -5,15 +5,17 @@
 
 namespace faultline::nn {
 
+enum class Bias : uint8_t { yes, no };
+
 // y = x W^T + b; weight [out, in], bias [out], both zeros until the model initialises them.
 class Linear : public Module {
  public:
-  Linear(int64_t in, int64_t out);
+  Linear(int64_t in, int64_t out, Bias bias = Bias::yes);
   Tensor operator()(const Tensor& x);
 
  private:
   Parameter& weight_;
-  Parameter& bias_;
+  Parameter* bias_;  // null: none
 };
 
 // Rows of weight [count, width], zeros until the model initialises them.
@@ -39,6 +41,17 @@ class LayerNorm : public Module {
   double epsilon_;
   Parameter& weight_;
   Parameter& bias_;
+};
+
+// Over the last dimension; weight (1) of its size, never decayed.
+class RmsNorm : public Module {
+ public:
+  RmsNorm(int64_t width, double epsilon);
+  Tensor operator()(const Tensor& x);
+
+ private:
+  double epsilon_;
+  Parameter& weight_;
 };
 
 // The key of all dropout of a step: i64 [3] on the device, so that a recorded step reads the

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "kernels/attributes.h"
 
 namespace faultline::nn {
 
@@ -12,8 +13,16 @@ struct Mask {
   bool causal = true;
   // Position of the first query among the keys (0 without a cache).
   int64_t query_offset = 0;
-  Tensor key_valid;  // bool [B, K], padding is false; may be undefined
-  Tensor documents;  // i32 [B, K], the document of each position; may be undefined
+  Tensor key_valid;    // bool [B, K], padding is false; may be undefined
+  Tensor documents;    // i32 [B, K], the document of each position; may be undefined
+  int64_t window = 0;  // keys that a query sees, itself included; 0: all
+  int64_t prefix = 0;  // first keys that every query sees
+  int64_t sinks = 0;   // first keys that stay visible beyond the window
+
+  // As kernels take it.
+  MaskAttributes attributes(double scale) const {
+    return {causal, query_offset, scale, window, prefix, sinks};
+  }
 };
 
 // The predicate spelled out, for oracles and detectors: 1 where query q of batch b may see key k,

@@ -1,0 +1,43 @@
+#pragma once
+
+#include "nn/kv_cache.h"
+#include "nn/layers.h"
+#include "nn/mask.h"
+
+namespace faultline::nn {
+
+// What a forward pass is given. Shapes: B batch, T new positions.
+struct ModelInput {
+  Tensor tokens_BT;          // i32
+  Mask mask;                 // which keys, cached ones first, each new position sees
+  Tensor positions_BT = {};  // i32, for padded rows; undefined: mask.query_offset + 0, 1, ...
+  KvCache* cache = nullptr;  // takes the new keys and values, gives all; not owned
+};
+
+// The sizes that callers of any language model need.
+struct ModelShape {
+  int64_t vocab_size = 0;
+  int64_t seq_len = 0;  // positions that the model was made for
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t hidden_size = 0;
+  int64_t head_size = 0;
+};
+
+// A causal language model: what training, generation, formats and LoRA need to know of one.
+class LanguageModel : public Module {
+ public:
+  // Logits [B, T, V].
+  virtual Tensor forward(const ModelInput& input) = 0;
+  Tensor operator()(const Tensor& tokens_BT, const Mask& mask) {
+    return forward({.tokens_BT = tokens_BT, .mask = mask});
+  }
+
+  virtual ModelShape model_shape() const = 0;
+  // Set before each training forward pass; see DropoutKey.
+  virtual DropoutKey& dropout_key() = 0;
+  int64_t parameter_count();
+};
+
+}  // namespace faultline::nn
