@@ -57,14 +57,9 @@ class Generator {
               shape_.vocab_size - 1);
     }
     Continuation row;
-    row.context =
-        nn::fit_context(std::ssize(request.prompt), request.tokens, window(options_.policy));
+    row.context = context_of(model_, request, options_);
     texts_.push_back(row.context.of(request.prompt));
     result_.rows.push_back(std::move(row));
-  }
-
-  nn::ContextWindow window(nn::ContextPolicy policy) const {
-    return {.positions = shape_.seq_len, .policy = policy, .sinks = options_.sinks};
   }
 
   // Rows that want more tokens.
@@ -162,12 +157,16 @@ class Generator {
   // The texts of `rows`, as much as the window holds of each, without a cache.
   Logits whole_contexts(const std::vector<size_t>& rows) {
     if (result_.passes > 1) ++result_.recomputed;
+    // The other policies have made room for every token.
     const bool sinks = options_.policy == nn::ContextPolicy::sink_tail;
-    const auto policy = sinks ? nn::ContextPolicy::sink_tail : nn::ContextPolicy::keep_tail;
+    const nn::ContextWindow window{
+        .positions = shape_.seq_len,
+        .policy = sinks ? nn::ContextPolicy::sink_tail : nn::ContextPolicy::keep_tail,
+        .sinks = options_.sinks};
     std::vector<std::vector<int32_t>> contexts;
     std::vector<int64_t> lengths;
     for (const size_t b : rows) {
-      contexts.push_back(nn::fit_context(std::ssize(texts_[b]), 0, window(policy)).of(texts_[b]));
+      contexts.push_back(nn::fit_context(std::ssize(texts_[b]), 0, window).of(texts_[b]));
       lengths.push_back(std::ssize(contexts.back()));
     }
     std::vector<size_t> all(rows.size());
@@ -247,6 +246,13 @@ int64_t Generation::tokens() const {
 
 double Generation::tokens_per_second() const {
   return static_cast<double>(tokens()) / std::max(seconds, 1e-9);
+}
+
+nn::ContextFit context_of(nn::LanguageModel& model, const Request& request,
+                          const GenerationOptions& options) {
+  const nn::ContextWindow window{
+      .positions = model.model_shape().seq_len, .policy = options.policy, .sinks = options.sinks};
+  return nn::fit_context(std::ssize(request.prompt), request.tokens, window);
 }
 
 Generation generate(nn::LanguageModel& model, std::span<const Request> requests,

@@ -66,6 +66,11 @@ struct Generation {
   double tokens_per_second() const;
 };
 
+// What generate() will give the model of a request's prompt. Throws InvalidArgument when the policy
+// refuses it.
+nn::ContextFit context_of(nn::LanguageModel& model, const Request& request,
+                          const GenerationOptions& options);
+
 // Continues every request. The rows of the batch share forward passes, padded on the left to the
 // longest prompt, and do not see each other: a row's tokens are those of the same request alone, up
 // to choices that rounding decides. With a cache of f32 they are in the same way those without one.

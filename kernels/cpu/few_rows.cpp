@@ -18,19 +18,23 @@ namespace faultline::cpu::HWY_NAMESPACE {
 HWY_INLINE float dot(const float* a, const float* b, int64_t k) {
   const D d;
   const int64_t step = lanes();
-  V sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+  V s0 = hn::Zero(d);
+  V s1 = hn::Zero(d);
+  V s2 = hn::Zero(d);
+  V s3 = hn::Zero(d);
   int64_t p = 0;
+  const auto product = [&](int64_t at, V sum) HWY_ATTR {
+    return hn::MulAdd(hn::LoadU(d, a + at), hn::LoadU(d, b + at), sum);
+  };
   for (; p + 4 * step <= k; p += 4 * step) {
-    for (int64_t part = 0; part < 4; ++part) {
-      const int64_t at = p + part * step;
-      sums[part] = hn::MulAdd(hn::LoadU(d, a + at), hn::LoadU(d, b + at), sums[part]);
-    }
+    s0 = product(p, s0);
+    s1 = product(p + step, s1);
+    s2 = product(p + 2 * step, s2);
+    s3 = product(p + 3 * step, s3);
   }
-  for (; p + step <= k; p += step) {
-    sums[0] = hn::MulAdd(hn::LoadU(d, a + p), hn::LoadU(d, b + p), sums[0]);
-  }
-  if (p < k) sums[1] = hn::MulAdd(load_first(a + p, k - p), load_first(b + p, k - p), sums[1]);
-  return hn::ReduceSum(d, hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3])));
+  for (; p + step <= k; p += step) s0 = product(p, s0);
+  if (p < k) s1 = hn::MulAdd(load_first(a + p, k - p), load_first(b + p, k - p), s1);
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
 }
 
 // The rows of x find each row of w in the first-level cache, after the first of them fetched it.
