@@ -114,8 +114,7 @@ std::vector<uint8_t> visibility(const Mask& mask, const ScoreSizes& sizes) {
 
 std::vector<uint8_t> visibility(const Mask& mask, int64_t batch, int64_t queries, int64_t keys) {
   require(!differs_by_head(mask),
-          "visibility: {} heads see different keys; ask with the sizes of the scores",
-          mask.keep.size(1));
+          "visibility: heads see different keys ({}); ask with the sizes of the scores", mask.keep);
   return visibility(mask, {batch, 1, queries, keys});
 }
 
@@ -123,7 +122,7 @@ int64_t rows_without_keys(const Mask& mask, const ScoreSizes& sizes) {
   const VisiblePairs visible(mask, sizes);
   // A query's own position is almost always visible: looking there first ends most searches.
   const auto sees_any = [&](int64_t b, int64_t h, int64_t q) {
-    const int64_t own = std::clamp<int64_t>(mask.query_offset + q, 0, sizes.keys - 1);
+    const int64_t own = std::max<int64_t>(0, std::min(mask.query_offset + q, sizes.keys - 1));
     for (int64_t step = 0; step < sizes.keys; ++step) {
       if (visible(b, h, q, (own - step + sizes.keys) % sizes.keys)) return true;
     }
