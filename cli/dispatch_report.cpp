@@ -16,8 +16,8 @@ std::string text_of(const nn::DispatchRecord& record) {
   std::string text =
       fmt::format(kLine, "attention", nn::name(record.chosen), to_string(record.q_BHQD),
                   to_string(record.k_BGKD), name(record.dtype), record.mask);
-  text += fmt::format("\n{:>10}   policy {}: {} {}", "", nn::to_string(record.requested),
-                      nn::name(record.chosen), record.reason);
+  text +=
+      fmt::format("\n{:>10}   policy {}: {}", "", nn::to_string(record.requested), record.reason);
   for (const nn::RejectedImplementation& rejected : record.rejected) {
     text += fmt::format("\n{:>10}   not {}: {}", "", nn::name(rejected.which), rejected.reason);
   }
