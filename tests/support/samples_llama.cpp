@@ -40,7 +40,7 @@ Tensors rms_normed(std::span<const Tensor> in) {
 }
 
 void add_rms_norm(std::vector<OpSample>& samples) {
-  for (const Shape& shape : {Shape{5, 7}, Shape{2, 3, 67}, Shape{3, 1}, Shape{13}, Shape{0, 5}}) {
+  for (const Shape& shape : {Shape{5, 7}, Shape{2, 3, 67}, Shape{3, 2}, Shape{13}, Shape{0, 5}}) {
     const Shape features{shape[-1]};
     for (const bool weighted : {false, true}) {
       const std::vector<Input> inputs = weighted ? std::vector<Input>{real(shape), real(features)}
