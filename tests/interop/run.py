@@ -209,6 +209,27 @@ def compare_training(table, faultline, scratch):
             sys.exit(f"interop: the {kind} adapter changed nothing, so the row above shows nothing")
 
 
+def compare_attention(table, faultline, scratch):
+    """PyTorch's own attention, judged by its answers to the probes."""
+    for dtype in ("f32", "f16", "bf16"):
+        given, made = scratch / "probes.safetensors", scratch / "answers.safetensors"
+        faultline.run("check-attention", "--emit", given, "--dtype", dtype)
+        probes = safetensors.torch.load_file(given)
+        names = [key[:-2] for key in probes if key.endswith(".q") and key != "softcap.q"]
+        safetensors.torch.save_file({
+            name: torch.nn.functional.scaled_dot_product_attention(
+                probes[name + ".q"], probes[name + ".k"], probes[name + ".v"],
+                probes[name + ".mask"], enable_gqa=True) for name in names}, made)
+        done = subprocess.run([faultline.binary, "check-attention", "--judge", made, "--json", "-"],
+                              capture_output=True, text=True, timeout=60)
+        verdict = json.loads(done.stdout)
+        wrong = [row["probe"] for row in verdict["probes"] if row["answered"] and not row["right"]]
+        # A weight of 0 does not keep NaN out: pytorch issue 101967.
+        table.equal(f"PyTorch's attention, {dtype}: wrong answers", wrong, ["nan-in-padding"])
+        table.equal(f"PyTorch's attention, {dtype}: named",
+                    [mistake["cause"] for mistake in verdict["mistakes"]], ["attn.nan-in-masked-v"])
+
+
 class Complaints(logging.Handler):
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -252,7 +273,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         for compare in (compare_logits, compare_sharded, compare_tokens, compare_adapters,
-                        compare_training, compare_written):
+                        compare_training, compare_written, compare_attention):
             compare(table, faultline, scratch)
     if table.failed:
         sys.exit(f"interop: {table.failed} rows failed")
