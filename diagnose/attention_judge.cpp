@@ -24,15 +24,16 @@ double difference(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 // An answer is a mean of values, each below 5 here, by weights that come from a sum over D products
-// and one over K weights: their roundings stay below a hundred units. Scores of 300 lose 300 units
-// more, of which exp makes a relative error of the weight.
+// and one over K weights, in f32 at least: their roundings stay below a hundred units. A score of
+// 600 loses 600 units more, of which exp makes a relative error of the weight. 16-bit kernels round
+// the weights and the answer to their dtype too, and give each rounding a part of its own.
 double bound_of(const AttentionProbe& probe, DType dtype) {
-  const double unit = dtype == DType::f64   ? 0x1p-52
-                      : dtype == DType::f32 ? 0x1p-23
-                      : dtype == DType::f16 ? 0x1p-10
-                                            : 0x1p-7;
-  const double spread = probe.name == "large-scores" ? 600 : 4;
-  return 5 * unit * (100 + spread);
+  constexpr double kLargestValue = 5;
+  const double f32_units = probe.name == "large-scores" ? 700 : 104;
+  const double sixteen_bit = dtype == DType::f16    ? 4 * 0x1p-11
+                             : dtype == DType::bf16 ? 4 * 0x1p-8
+                                                    : 0;
+  return kLargestValue * (f32_units * 0x1p-23 + sixteen_bit);
 }
 
 // What a mistake predicts, or the right answer, for every probe that was answered.
