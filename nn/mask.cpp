@@ -1,6 +1,19 @@
 #include "nn/mask.h"
 
 namespace faultline::nn {
+namespace {
+
+// The part of the predicate that positions decide.
+bool within_reach(const Mask& mask, int64_t position, int64_t k) {
+  const bool in_prefix = k < mask.prefix;
+  const bool in_past = !mask.causal || k <= position;
+  const bool in_window =
+      mask.window == 0 || (k > position - mask.window && k < position + mask.window);
+  const bool is_sink = k < mask.sinks;
+  return in_prefix || (in_past && (in_window || is_sink));
+}
+
+}  // namespace
 
 std::vector<uint8_t> visibility(const Mask& mask, int64_t batch, int64_t queries, int64_t keys) {
   std::vector<uint8_t> valid;
@@ -13,7 +26,7 @@ std::vector<uint8_t> visibility(const Mask& mask, int64_t batch, int64_t queries
     for (int64_t q = 0; q < queries; ++q) {
       const int64_t position = mask.query_offset + q;
       for (int64_t k = 0; k < keys; ++k) {
-        bool visible = !mask.causal || k <= position;
+        bool visible = within_reach(mask, position, k);
         if (!valid.empty()) visible = visible && valid[static_cast<size_t>(b * keys + k)] != 0;
         if (!documents.empty()) {
           visible = visible && documents[static_cast<size_t>(b * keys + k)] ==
