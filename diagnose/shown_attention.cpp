@@ -56,7 +56,12 @@ ShownAttention::ShownAttention(const Launch& launch)
       documents_(sample(launch.args.inputs[is_shown_by(launch) ? 3 : 2])) {}
 
 bool ShownAttention::causality_allows(int64_t query, int64_t key) const {
-  return !mask_.causal || key <= mask_.query_offset + query;
+  return !mask_.causal || key < mask_.prefix || key <= mask_.query_offset + query;
+}
+
+bool ShownAttention::window_allows(int64_t query, int64_t key) const {
+  const int64_t distance = std::abs(mask_.query_offset + query - key);
+  return mask_.window == 0 || key < std::max(mask_.prefix, mask_.sinks) || distance < mask_.window;
 }
 
 bool ShownAttention::is_text(int64_t batch, int64_t key) const {
@@ -76,6 +81,7 @@ bool ShownAttention::allows(int64_t batch, int64_t query, int64_t key) const {
 
 const char* ShownAttention::forbids(int64_t batch, int64_t query, int64_t key) const {
   if (!causality_allows(query, key)) return "it lies in the future";
+  if (!window_allows(query, key)) return "it lies outside of the window";
   if (!is_text(batch, key)) return "it is padding";
   if (!in_one_document(batch, query, key)) return "it belongs to another document";
   return "";
