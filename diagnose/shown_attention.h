@@ -82,6 +82,7 @@ class ShownAttention {
 
   TensorView scores_;
   TensorView weights_;
+  TensorView keep_;  // bool [1 or B, 1 or H, Q, K]; may be undefined
   MaskAttributes mask_;
   std::vector<double> valid_;
   std::vector<double> documents_;
