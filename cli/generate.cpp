@@ -86,6 +86,7 @@ int generate(const GenerateOptions& options) {
   train::check_memory_to_generate(config);
   Context context({.threads = static_cast<int>(options.threads), .seed = config.seed});
   const ContextGuard guard(context);
+  const std::shared_ptr<void> policy = config.apply_attention_policy();
   const auto model = load_model(options.run, config);
 
   const std::vector<int32_t> prompt = ByteTokenizer().encode(options.prompt);

@@ -5,6 +5,7 @@
 #include "autograd/functional.h"
 #include "core/rng.h"
 #include "kernels/layout.h"
+#include "kernels/visibility.h"
 #include "lab/case.h"
 #include "nn/attention.h"
 
@@ -21,7 +22,7 @@ bool visible(const KernelArgs& args, const MaskAttributes& mask, int64_t row, in
   const auto at = [&](const TensorView& view, int64_t key) {
     return offset_of(view, b * shape[3] + key);
   };
-  if (mask.causal && k > position) return false;
+  if (!sees(mask, position, k)) return false;
   if (valid.defined() && !valid.as<bool>()[at(valid, k)]) return false;
   return !documents.defined() || documents.as<int32_t>()[at(documents, k)] ==
                                      documents.as<int32_t>()[at(documents, position)];
@@ -170,7 +171,7 @@ void large_queries(const RunOptions& options, Metrics& metrics) {
   const Tensor v = tensor<float>({1, 2}, {1, 1, 2, 1});
   const LargestScore largest(Context::current());
   const double scale = 1 / std::sqrt(static_cast<double>(kHeadSize));
-  const auto out = nn::attention(q, k, v, nn::Mask{}, scale).to_vector<double>();
+  const auto out = nn::attention(q, k, v, nn::Mask{}, {.scale = scale}).to_vector<double>();
   metrics.measure("largest scaled score", largest.value);
   metrics.measure("output", out[0]);
 }
