@@ -51,4 +51,6 @@ void require_mask(const MaskAttributes& mask, const Tensor& key_valid, const Ten
           mask.query_offset, end, sizes.keys);
 }
 
+DType at_least_f32(DType dtype) { return size_of(dtype) == 2 ? DType::f32 : dtype; }
+
 }  // namespace faultline

@@ -33,4 +33,7 @@ struct AttentionSizes {
 void require_mask(const MaskAttributes& mask, const Tensor& key_valid, const Tensor& documents,
                   const AttentionSizes& sizes, const char* op);
 
+// What a statistic or a table beside a tensor is kept in: f32 for 16-bit dtypes, else the same.
+DType at_least_f32(DType dtype);
+
 }  // namespace faultline

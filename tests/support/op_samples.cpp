@@ -215,6 +215,7 @@ const std::vector<OpSample>& op_samples() {
     add_reduction_samples(all);
     add_network_samples(all);
     add_attention_samples(all);
+    add_llama_samples(all);
     return all;
   }();
   return samples;

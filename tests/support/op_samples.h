@@ -95,5 +95,6 @@ void add_layout_samples(std::vector<OpSample>& samples);
 void add_reduction_samples(std::vector<OpSample>& samples);
 void add_network_samples(std::vector<OpSample>& samples);
 void add_attention_samples(std::vector<OpSample>& samples);
+void add_llama_samples(std::vector<OpSample>& samples);
 
 }  // namespace faultline::test
