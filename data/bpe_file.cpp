@@ -213,7 +213,9 @@ void BpeTokenizer::save(const std::string& path) const {
   Json model = root.at("model");
   model.set("vocab", Json::object(std::move(vocab))).set("merges", std::move(merges));
   root.set("added_tokens", added_to_json(definition_.added)).set("model", std::move(model));
-  write_file_atomically(path, root.to_indented_text());
+  std::string text = root.to_indented_text();
+  text.pop_back();  // Hugging Face's files end without a line end; so ours equal theirs
+  write_file_atomically(path, text);
 }
 
 }  // namespace faultline
