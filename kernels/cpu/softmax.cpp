@@ -114,7 +114,7 @@ void masked_softmax(const KernelArgs& args) {
       const int64_t query = row % queries;
       const int64_t n = visibility.reach(query);
       const int64_t visible =
-          allowed ? visibility.allow(row / (queries * heads), query, allowed, n) : n;
+          allowed ? visibility.allow(row / (queries * heads), query, allowed) : n;
       float* y = sink.slot(row * keys, keys);
       const float* x = n > 0 ? source.read(row * keys, n) : nullptr;
       if (visible == 0) {

@@ -30,24 +30,30 @@ class Visibility {
   // Keys from here on are seen by nobody.
   int64_t reach(int64_t query) const { return ranges(query).reach(); }
 
+  const MaskAttributes& mask() const { return mask_; }
+  bool has_documents() const { return documents_.defined(); }
+  bool is_valid(int64_t batch, int64_t key) const {
+    return !valid_.defined() ||
+           valid_.as<bool>()[batch * valid_.strides[0] + key * valid_.strides[1]];
+  }
+  int32_t document(int64_t batch, int64_t position) const {
+    return documents_
+        .as<int32_t>()[batch * documents_.strides[0] + position * documents_.strides[1]];
+  }
+
   // Whether a query may miss a key below its reach.
   bool has_gaps() const { return mask_.window > 0 || depends_on_key(); }
   bool depends_on_key() const { return valid_.defined() || documents_.defined(); }
 
-  // allowed[i] = 1 or 0 for the keys begin + i, i < n; returns how many are 1.
-  int64_t allow(int64_t batch, int64_t query, float* allowed, int64_t n, int64_t begin = 0) const {
+  // allowed[k] = 1 or 0 for the keys below the query's reach; returns how many are 1.
+  int64_t allow(int64_t batch, int64_t query, float* allowed) const {
     const VisibleKeys seen = ranges(query);
-    std::fill_n(allowed, n, 0.0F);
-    const auto fill = [&](int64_t from, int64_t to) {
-      from = std::clamp(from - begin, int64_t{0}, n);
-      to = std::clamp(to - begin, int64_t{0}, n);
-      std::fill(allowed + from, allowed + to, 1.0F);
-    };
-    fill(0, seen.first);
-    fill(seen.begin, seen.end);
+    const int64_t n = seen.reach();
+    std::fill_n(allowed, n, 1.0F);
+    if (seen.begin < seen.end) std::fill(allowed + seen.first, allowed + seen.begin, 0.0F);
     if (valid_.defined()) {
       const int64_t stride = valid_.strides[1];
-      const bool* valid = valid_.as<bool>() + batch * valid_.strides[0] + begin * stride;
+      const bool* valid = valid_.as<bool>() + batch * valid_.strides[0];
       for (int64_t k = 0; k < n; ++k) {
         if (!valid[k * stride]) allowed[k] = 0;
       }
@@ -56,7 +62,6 @@ class Visibility {
       const int64_t stride = documents_.strides[1];
       const int32_t* document = documents_.as<int32_t>() + batch * documents_.strides[0];
       const int32_t own = document[(mask_.query_offset + query) * stride];
-      document += begin * stride;
       for (int64_t k = 0; k < n; ++k) {
         if (document[k * stride] != own) allowed[k] = 0;
       }
