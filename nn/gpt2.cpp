@@ -122,6 +122,7 @@ Tensor Gpt2::forward(const ModelInput& input) {
     for (size_t i = 0; i < blocks_.size(); ++i) {
       x_BTC = (*blocks_[i])(x_BTC, input, static_cast<int64_t>(i));
     }
+    if (input.last > 0) x_BTC = slice(x_BTC, 1, T - input.last, T);
     return wte_.project(ln_f_(x_BTC));
   });
 }

@@ -12,6 +12,7 @@ struct ModelInput {
   Mask mask;                 // which keys, cached ones first, each new position sees
   Tensor positions_BT = {};  // i32, for padded rows; undefined: mask.query_offset + 0, 1, ...
   KvCache* cache = nullptr;  // takes the new keys and values, gives all; not owned
+  int64_t last = 0;          // logits of the last so many positions only; 0: of all
 };
 
 // How the result of a branch (attention or MLP) joins the residual stream.
@@ -37,7 +38,7 @@ struct ModelShape {
 // A causal language model: what training, generation, formats and LoRA need to know of one.
 class LanguageModel : public Module {
  public:
-  // Logits [B, T, V].
+  // Logits [B, T, V], or [B, input.last, V].
   virtual Tensor forward(const ModelInput& input) = 0;
   Tensor operator()(const Tensor& tokens_BT, const Mask& mask) {
     return forward({.tokens_BT = tokens_BT, .mask = mask});

@@ -195,6 +195,11 @@ void add_network(WrongCalls& calls) {
           masked_softmax(zeros({2, 1, 3, 3}), {}, zeros({2, 3}, DType::i32), {.query_offset = 1});
         },
         {"1..4 of 3"}}});
+  calls.insert({"masked_softmax",
+                {[] {
+                   masked_softmax(zeros({2, 1, 3, 3}), {}, {}, {.sinks = -3});
+                 },
+                 {"sinks", "-3"}}});
   calls.insert({"cross_entropy", {[=] { cross_entropy_rows(x(), whole({3})); }, {"i64[3]"}}});
   calls.insert({"cross_entropy", {[=] { cross_entropy_rows(x(), zeros({2})); }, {"f32[2]"}}});
   calls.insert({"cross_entropy",
@@ -239,6 +244,53 @@ void add_network(WrongCalls& calls) {
   calls.insert({"dropout", {[=] { dropout(x(), whole({2}), 0.5, 0); }, {"i64[2]"}}});
   calls.insert({"dropout", {[=] { dropout(x(), whole({3}), 1.0, 0); }, {"[0, 1)"}}});
   calls.insert({"dropout", {[=] { dropout(whole({3}), whole({3}), 0.5, 0); }, {"i64[3]"}}});
+}
+
+void add_attention(WrongCalls& calls) {
+  const auto attend = [&calls](std::function<void()> call, std::vector<std::string> names) {
+    calls.insert({"flash_attention", {std::move(call), std::move(names)}});
+  };
+  const auto x = [](const Shape& shape, DType dtype = DType::f32) { return zeros(shape, dtype); };
+  const auto with = [x](const FlashAttentionAttributes& attributes, const Tensor& valid = {},
+                        const Tensor& documents = {}, const Tensor& key = {}) {
+    flash_attention(x({2, 4, 3, 8}), x({2, 2, 5, 8}), x({2, 2, 5, 8}), valid, documents, key,
+                    attributes);
+  };
+  const auto of = [](const Tensor& q, const Tensor& k, const Tensor& v) {
+    flash_attention(q, k, v, {}, {}, {}, {});
+  };
+  const Tensor q = x({2, 4, 3, 8});
+  attend([=] { of(x({4, 3, 8}), q, q); }, {"f32[4, 3, 8]"});
+  attend([=] { of(q, {}, q); }, {"undefined"});
+  attend([=] { of(q, q, {}); }, {"undefined"});
+  attend([=] { of(q, x({2, 4, 3, 8}, DType::f16), q); }, {"f32[2, 4, 3, 8]", "f16[2, 4, 3, 8]"});
+  attend([=] { of(x(q.shape(), DType::i64), q, q); }, {"i64[2, 4, 3, 8]"});
+  attend([=] { of(q, x({2, 4, 5, 8}), q); }, {"[2, 4, 5, 8]", "[2, 4, 3, 8]"});
+  attend([=] { of(q, x({1, 4, 3, 8}), x({1, 4, 3, 8})); }, {"batch size", "[1, 4, 3, 8]"});
+  attend([=] { of(q, x({2, 4, 3, 7}), x({2, 4, 3, 7})); }, {"head size", "[2, 4, 3, 7]"});
+  attend([=] { of(q, x({2, 3, 3, 8}), x({2, 3, 3, 8})); }, {"4 query heads", "3 key heads"});
+  attend([=] { of(q, x({2, 0, 3, 8}), x({2, 0, 3, 8})); }, {"4 query heads", "0 key heads"});
+  attend([=] { with({{.window = -1}, 0, {}}); }, {"window", "-1"});
+  attend([=] { with({{}, -2, {}}); }, {"softcap", "-2"});
+  attend([=] { with({{}, 0, {1, 0}}); }, {"[0, 1)", "1"});
+  attend([=] { with({{}, 0, {0.5, 0}}); }, {"i64[3]", "undefined"});
+  attend([=] { with({}, x({2, 3}, DType::boolean)); }, {"bool[2, 5]", "bool[2, 3]"});
+  attend([=] { with({}, {}, x({2, 5})); }, {"i32[2, 5]", "f32[2, 5]"});
+  attend([=] { with({{.query_offset = 3}, 0, {}}, {}, x({2, 5}, DType::i32)); }, {"3..6 of 5"});
+  const auto backward_of = [=](const Tensor& dy, const Tensor& lse) {
+    const Tensor in[] = {q, q, q, {}, {}, {}, dy, q, lse};
+    apply(definition(Op::flash_attention_backward), in, FlashAttentionAttributes{});
+  };
+  calls.insert({"flash_attention_backward",
+                {[=] {
+                   backward_of(x({2, 4, 3, 7}), x({2, 4, 3}));
+                 },
+                 {"[2, 4, 3, 7]"}}});
+  calls.insert({"flash_attention_backward",
+                {[=] {
+                   backward_of(q, x({2, 4, 5}));
+                 },
+                 {"f32[2, 4, 3]", "f32[2, 4, 5]"}}});
 }
 
 // rms_norm, rope, swiglu.
@@ -290,6 +342,7 @@ WrongCalls wrong_calls() {
   add_layout(calls);
   add_reductions(calls);
   add_network(calls);
+  add_attention(calls);
   add_llama(calls);
   return calls;
 }

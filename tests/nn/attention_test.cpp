@@ -205,9 +205,53 @@ TEST(Attention, IsTheFormulaInF64AndItsRoundingInF32) {
                                    c.mask, {.softcap = c.softcap});
     // Scores below 10 are rounded by 10 u each; a few operations more follow: 64 u in all.
     EXPECT_TRUE(test::close(exact.to_vector<double>(), expected, {.absolute = 64 * 0x1p-52})) << n;
-    for (const AttentionPolicy policy : {AttentionPolicy::require(AttentionImplementation::math)}) {
-      const Tensor y = attention(q, k, v, c.mask, {.softcap = c.softcap, .policy = policy});
-      EXPECT_TRUE(test::close(y.to_vector<double>(), expected, {.absolute = 64 * kEps})) << n;
+    for (const auto which : {AttentionImplementation::math, AttentionImplementation::flash}) {
+      const AttentionOptions options{.softcap = c.softcap,
+                                     .policy = AttentionPolicy::prefer(which)};
+      const Tensor y = attention(q, k, v, c.mask, options);
+      EXPECT_TRUE(test::close(y.to_vector<double>(), expected, {.absolute = 64 * kEps}))
+          << n << " " << name(which);
+    }
+  }
+}
+
+// y, dq, dk and dv by one implementation.
+std::vector<Tensor> both_ways(AttentionImplementation which, const std::vector<Tensor>& qkv,
+                              const Tensor& dy, const Mask& mask, AttentionOptions options) {
+  options.policy = AttentionPolicy::require(which);
+  std::vector<Tensor> results;
+  for (const Tensor& x : qkv) set_requires_grad(x);
+  results.push_back(attention(qkv[0], qkv[1], qkv[2], mask, options));
+  backward(results[0], dy);
+  for (const Tensor& x : qkv) {
+    results.push_back(clone(gradient(x)));
+    clear_gradient(x);
+  }
+  return results;
+}
+
+TEST(Flash, GivesWhatMathGivesForwardAndBackwardDropoutIncluded) {
+  const Tensor key = tensor<int64_t>({5, 3, 17});
+  for (size_t n = 0; n < cases().size(); ++n) {
+    const Case c = cases()[n];
+    if (c.mask.keep.defined() || c.mask.bias.defined()) continue;
+    const ScoreSizes& s = c.sizes;
+    const std::vector<Tensor> qkv{normal({s.batch, s.heads, s.queries, c.head_size}, 0, 1, 1, n),
+                                  normal({s.batch, c.key_heads, s.keys, c.head_size}, 0, 1, 2, n),
+                                  normal({s.batch, c.key_heads, s.keys, c.head_size}, 0, 1, 3, n)};
+    const Tensor dy = normal(qkv[0].shape(), 0, 1, 4, n);
+    for (const double p : {0.0, 0.5}) {
+      const AttentionOptions options{.softcap = c.softcap, .dropout = {key, p, 7}};
+      const auto math = both_ways(AttentionImplementation::math, qkv, dy, c.mask, options);
+      const auto flash = both_ways(AttentionImplementation::flash, qkv, dy, c.mask, options);
+      for (size_t i = 0; i < math.size(); ++i) {
+        double largest = 1;
+        for (const double x : math[i].to_vector<double>()) largest = std::max(largest, std::abs(x));
+        // Each is within 64 u of the exact result, as above; gradients pass twice as many steps.
+        EXPECT_TRUE(
+            test::close(flash[i].detach(), math[i].detach(), {.absolute = 4 * 64 * kEps * largest}))
+            << "case " << n << ", dropout " << p << ", result " << i;
+      }
     }
   }
 }
