@@ -126,6 +126,7 @@ int generate(const GenerateOptions& options) {
   train::check_memory_to_generate(config);
   Context context({.threads = static_cast<int>(options.threads), .seed = config.seed});
   const ContextGuard guard(context);
+  const std::shared_ptr<void> policy = config.apply_attention_policy();
   const auto model = load_model(options.run, config);
 
   train::GenerationOptions how{.policy = nn::context_policy_from_name(options.context_policy),

@@ -119,6 +119,7 @@ int run(int argc, char** argv) {
   add_reveal(app, exit_code);
   add_generate(app, exit_code);
   add_bench(app, exit_code);
+  add_check_attention(app, exit_code);
   check_command(app, argc, argv);
   try {
     app.parse(argc, argv);

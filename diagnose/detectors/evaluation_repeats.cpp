@@ -64,7 +64,12 @@ Values settings_of(const Launch& launch) {
   const Attributes& attributes = launch.args.attributes;
   if (op == "attention" || op == "masked_softmax") {
     const auto mask = attributes.as<MaskAttributes>();
-    return {mask.causal ? 1.0 : 0.0, static_cast<double>(mask.query_offset), mask.scale};
+    return {mask.causal ? 1.0 : 0.0,
+            static_cast<double>(mask.query_offset),
+            mask.scale,
+            static_cast<double>(mask.window),
+            static_cast<double>(mask.prefix),
+            static_cast<double>(mask.sinks)};
   }
   if (op == "affine") {
     const auto affine = attributes.as<AffineAttributes>();
