@@ -10,6 +10,7 @@
 #include "core/context.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
+#include "data/utf8_stream.h"
 #include "io/checkpoint.h"
 #include "train/run.h"
 #include "train/sampling.h"
@@ -29,40 +30,6 @@ struct GenerateOptions {
   int64_t tokens = 256;
   int64_t threads = 0;
   train::SamplingOptions sampling;
-};
-
-// Writes bytes as they come, whole characters at a time; what is not UTF-8 becomes U+FFFD.
-class TextStream {
- public:
-  explicit TextStream(std::FILE* out) : out_(out) {}
-  void add(char byte) {
-    pending_ += byte;
-    if (!ends_inside_character()) flush();
-  }
-  void flush() {
-    if (out_ != nullptr) {
-      fmt::print(out_, "{}", repair_utf8(pending_).text);
-      std::fflush(out_);
-    }
-    pending_.clear();
-  }
-
- private:
-  // Whether a lead byte among the last three announces more bytes than there are.
-  bool ends_inside_character() const {
-    for (size_t back = 1; back <= std::min<size_t>(3, pending_.size()); ++back) {
-      const auto byte = static_cast<unsigned char>(pending_[pending_.size() - back]);
-      if (byte < 0x80) return false;
-      if (byte >= 0xc0) {
-        const size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2;
-        return length > back;
-      }
-    }
-    return false;
-  }
-
-  std::FILE* out_;
-  std::string pending_;
 };
 
 std::unique_ptr<nn::Gpt2> load_model(const std::string& run, const train::Config& config) {
@@ -88,7 +55,8 @@ int generate(const GenerateOptions& options) {
   const ContextGuard guard(context);
   const auto model = load_model(options.run, config);
 
-  const std::vector<int32_t> prompt = ByteTokenizer().encode(options.prompt);
+  const ByteTokenizer tokenizer;
+  const std::vector<int32_t> prompt = tokenizer.encode(options.prompt);
   const bool quiet = options.json == "-";
   const auto requested = static_cast<int64_t>(prompt.size());
   const int64_t used = std::min(requested, config.seq_len);
@@ -98,9 +66,13 @@ int generate(const GenerateOptions& options) {
                "left out\n",
                requested, config.seq_len, requested - used);
   }
-  TextStream stream(quiet ? nullptr : stdout);
-  for (const char byte : options.prompt) stream.add(byte);
-  stream.flush();
+  Utf8Stream stream;
+  const auto print = [&](const std::string& characters) {
+    if (quiet) return;
+    fmt::print("{}", characters);
+    std::fflush(stdout);
+  };
+  print(stream.add(options.prompt));
 
   const auto start = std::chrono::steady_clock::now();
   train::NextByte next(*model, options.sampling);
@@ -108,9 +80,9 @@ int generate(const GenerateOptions& options) {
   while (static_cast<int64_t>(ids.size()) < requested + options.tokens) {
     ids.push_back(next(ids));
     if (ids.back() == ByteTokenizer::kEndOfDocument) break;
-    stream.add(static_cast<char>(ids.back()));
+    print(stream.add(tokenizer.bytes_of(ids.back())));
   }
-  stream.flush();
+  print(stream.finish());
   if (!quiet) fmt::print("\n");
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -121,7 +93,7 @@ int generate(const GenerateOptions& options) {
   write_json(options.json,
              Json::object()
                  .set("prompt", repair_utf8(options.prompt).text)
-                 .set("text", repair_utf8(ByteTokenizer().decode(made)).text)
+                 .set("text", repair_utf8(tokenizer.decode(made)).text)
                  .set("tokens", Json::array_of(made))
                  .set("context", sizes)
                  .set("tokens_per_s", static_cast<double>(made.size()) / std::max(seconds, 1e-9)));
