@@ -10,15 +10,14 @@
 #include "core/context.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
-#include "io/checkpoint.h"
-#include "train/run.h"
+#include "train/model_directory.h"
 #include "train/sampling.h"
 
 namespace faultline::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "Continues a text with the latest checkpoint of a run. Stops after --tokens bytes or where the "
+    "Continues a text with the latest checkpoint of a run or the model of a Hugging Face folder. Stops after --tokens bytes or where the "
     "model ends the document. The same seed gives the same text.\n"
     "Example: faultline generate run --prompt \"In the beginning \" --tokens 200 --seed 1";
 
@@ -65,15 +64,6 @@ class TextStream {
   std::string pending_;
 };
 
-std::unique_ptr<nn::Gpt2> load_model(const std::string& run, const train::Config& config) {
-  const auto path = latest_checkpoint(run);
-  require(path.has_value(), "generate: '{}' has no checkpoint; train it first", run);
-  auto model = std::make_unique<nn::Gpt2>(config.model(), config.seed);
-  model->load(load_checkpoint(*path).state.part("model"));
-  model->set_training(false);
-  return model;
-}
-
 int generate(const GenerateOptions& options) {
   require(options.tokens >= 0, "generate: --tokens must not be negative, got {}", options.tokens);
   require(options.threads >= 0 && options.threads <= 4096,
@@ -82,28 +72,31 @@ int generate(const GenerateOptions& options) {
   require(!options.prompt.empty(),
           "generate: the prompt is empty; the model continues a text, so give it at least one "
           "character");
-  const train::Config config = train::read_record(options.run).config.build();
-  train::check_memory_to_generate(config);
-  Context context({.threads = static_cast<int>(options.threads), .seed = config.seed});
+  Context context({.threads = static_cast<int>(options.threads), .seed = options.sampling.seed});
   const ContextGuard guard(context);
-  const auto model = load_model(options.run, config);
+  const train::ModelDirectory source = train::open_model(options.run);
+  require(source.bytes,
+          "generate: '{}' has no tokenizer that is known here (tokenizer.json of the 256 bytes)",
+          options.run);
+  source.model->set_training(false);
+  const int64_t positions = source.model->model_shape().seq_len;
 
   const std::vector<int32_t> prompt = ByteTokenizer().encode(options.prompt);
   const bool quiet = options.json == "-";
   const auto requested = static_cast<int64_t>(prompt.size());
-  const int64_t used = std::min(requested, config.seq_len);
+  const int64_t used = std::min(requested, positions);
   if (used < requested) {
     fmt::print(stderr,
                "note: the prompt has {} tokens, the model sees {} at a time; the first {} are "
                "left out\n",
-               requested, config.seq_len, requested - used);
+               requested, positions, requested - used);
   }
   TextStream stream(quiet ? nullptr : stdout);
   for (const char byte : options.prompt) stream.add(byte);
   stream.flush();
 
   const auto start = std::chrono::steady_clock::now();
-  train::NextByte next(*model, options.sampling);
+  train::NextByte next(*source.model, options.sampling);
   std::vector<int32_t> ids = prompt;
   while (static_cast<int64_t>(ids.size()) < requested + options.tokens) {
     ids.push_back(next(ids));
@@ -133,7 +126,7 @@ int generate(const GenerateOptions& options) {
 void add_generate(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("generate", kHelp);
   auto options = std::make_shared<GenerateOptions>();
-  command->add_option("DIR", options->run, "Directory of a run")->required();
+  command->add_option("DIR", options->run, "A run or a Hugging Face folder")->required();
   command->add_option("--prompt", options->prompt, "The text to continue")->required();
   command->add_option("--tokens", options->tokens, "At most so many bytes (default 256)")
       ->check(whole_number<int64_t>());

@@ -1,6 +1,5 @@
 #include "io/hf_config.h"
 
-
 #include "core/error.h"
 #include "io/hf_config_parts.h"
 #include "io/json_fields.h"

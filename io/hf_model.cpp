@@ -17,15 +17,6 @@ std::string config_path(const std::string& folder) { return folder + "/config.js
 
 Json read_json(const std::string& path) { return Json::parse(map_file(path).text(), path); }
 
-void require_memory(const HfConfig& config, const std::string& path) {
-  const double bytes = sizeof(float) * hf_parameter_count(config);
-  const double memory =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  require(bytes <= memory,
-          "{}: a model of {:.3g} parameters takes at least {:.3g} GB, this machine has {:.3g} GB",
-          path, hf_parameter_count(config), bytes / 1e9, memory / 1e9);
-}
-
 }  // namespace
 
 bool is_hf_folder(const std::string& folder) {
@@ -45,8 +36,17 @@ HfConfig read_hf_folder_config(const std::string& folder) {
   require(std::filesystem::is_regular_file(path, none),
           "{}: there is no config.json in the folder; a model folder has one", folder);
   HfConfig config = read_hf_config(read_json(path), path);
-  require_memory(config, path);
+  check_hf_memory(config, path);
   return config;
+}
+
+void check_hf_memory(const HfConfig& config, const std::string& source) {
+  const double bytes = sizeof(float) * hf_parameter_count(config);
+  const double memory =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  require(bytes <= memory,
+          "{}: a model of {:.3g} parameters takes at least {:.3g} GB, this machine has {:.3g} GB",
+          source, hf_parameter_count(config), bytes / 1e9, memory / 1e9);
 }
 
 std::unique_ptr<nn::LanguageModel> make_hf_model(const HfConfig& config, uint64_t seed) {
@@ -64,17 +64,10 @@ HfModel load_hf_model(const std::string& folder, uint64_t seed) {
   return result;
 }
 
-HfConfig hf_config_of(const nn::LanguageModel& model, const SpecialTokens& tokens) {
-  const auto* gpt2 = dynamic_cast<const nn::Gpt2*>(&model);
-  require(gpt2 != nullptr, "model: only GPT-2 and Llama have a Hugging Face form");
-  return {gpt2->config(), tokens, DType::f32};
-}
-
-void save_hf_model(const std::string& folder, const HfConfig& config, const State& state,
-                   const HfSaveOptions& options) {
+void save_hf_model(const std::string& folder, HfConfig config, const GenerationConfig& generation,
+                   const State& state, const HfSaveOptions& options) {
   require(options.shard_bytes > 0, "model: a shard of {} bytes holds nothing", options.shard_bytes);
-  GenerationConfig generation;
-  generation.tokens = config.tokens;
+  config.dtype = DType::f32;
   write_file_atomically(config_path(folder), hf_config_json(config).to_indented_text());
   write_file_atomically(folder + "/generation_config.json",
                         generation_config_json(generation).to_indented_text());

@@ -21,6 +21,10 @@ bool is_hf_folder(const std::string& folder);
 // weights, before anything is allocated.
 HfConfig read_hf_folder_config(const std::string& folder);
 
+// Throws InvalidArgument, beginning with `source`, when this machine's memory cannot hold the
+// weights in f32.
+void check_hf_memory(const HfConfig& config, const std::string& source);
+
 // An untrained model of that configuration.
 std::unique_ptr<nn::LanguageModel> make_hf_model(const HfConfig& config, uint64_t seed);
 
@@ -29,15 +33,13 @@ std::unique_ptr<nn::LanguageModel> make_hf_model(const HfConfig& config, uint64_
 // when a file cannot be read.
 HfModel load_hf_model(const std::string& folder, uint64_t seed = 1);
 
-// The configuration of a model, its weights in f32.
-HfConfig hf_config_of(const nn::LanguageModel& model, const SpecialTokens& tokens);
-
 struct HfSaveOptions {
   int64_t shard_bytes = int64_t{5} << 30;
 };
 
-// Writes config.json, generation_config.json and the weights into `folder`, which exists.
-void save_hf_model(const std::string& folder, const HfConfig& config, const State& state,
-                   const HfSaveOptions& options = {});
+// Writes config.json, generation_config.json and the weights, which are f32, into `folder`, which
+// exists.
+void save_hf_model(const std::string& folder, HfConfig config, const GenerationConfig& generation,
+                   const State& state, const HfSaveOptions& options = {});
 
 }  // namespace faultline

@@ -16,7 +16,7 @@ void SamplingOptions::check() const {
   require(top_k >= 0, "sampling: top_k must not be negative, got {}", top_k);
 }
 
-NextByte::NextByte(nn::Gpt2& model, const SamplingOptions& options)
+NextByte::NextByte(nn::LanguageModel& model, const SamplingOptions& options)
     : model_(model), options_(options), random_(options.seed, stream_of("generate")) {}
 
 int32_t NextByte::operator()(const std::vector<int32_t>& ids) { return choose(logits(ids)); }
@@ -24,10 +24,10 @@ int32_t NextByte::operator()(const std::vector<int32_t>& ids) { return choose(lo
 // Of the last position, for the ids that are bytes: a larger vocabulary has rows that no text uses.
 std::vector<double> NextByte::logits(const std::vector<int32_t>& ids) {
   const NoGrad off;
-  const int64_t T = std::min(static_cast<int64_t>(ids.size()), model_.config().seq_len);
+  const int64_t T = std::min(static_cast<int64_t>(ids.size()), model_.model_shape().seq_len);
   const Tensor tokens_BT = tensor(std::vector<int32_t>(ids.end() - T, ids.end()), {1, T});
   const Tensor logits_BTV = model_(tokens_BT, nn::Mask{});
-  const int64_t bytes = std::min(ByteTokenizer::kVocabSize, model_.config().vocab_size);
+  const int64_t bytes = std::min(ByteTokenizer::kVocabSize, model_.model_shape().vocab_size);
   const Tensor last = slice(slice(logits_BTV, 1, T - 1, T), 2, 0, bytes);
   std::vector<double> values = last.to_vector<double>();
   for (const double value : values) {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/rng.h"
-#include "nn/gpt2.h"
+#include "nn/language_model.h"
 
 namespace faultline::train {
 
@@ -22,7 +22,7 @@ struct SamplingOptions {
 class NextByte {
  public:
   // The model must be in evaluation mode.
-  NextByte(nn::Gpt2& model, const SamplingOptions& options);
+  NextByte(nn::LanguageModel& model, const SamplingOptions& options);
   // `ids` is not empty; the model sees as many of its last ones as it knows positions. Throws
   // InvalidArgument when the logits are not finite.
   int32_t operator()(const std::vector<int32_t>& ids);
@@ -31,7 +31,7 @@ class NextByte {
   std::vector<double> logits(const std::vector<int32_t>& ids);
   int32_t choose(const std::vector<double>& logits);
 
-  nn::Gpt2& model_;
+  nn::LanguageModel& model_;
   SamplingOptions options_;
   RandomSequence random_;
   uint64_t drawn_ = 0;

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "io/hf_model.h"
+#include "train/run.h"
+
+namespace faultline::train {
+
+// A trained model and what belongs to it, from a run or a Hugging Face folder, for whoever computes
+// with it rather than going on with the run.
+struct ModelDirectory {
+  HfConfig config;
+  std::unique_ptr<nn::LanguageModel> model;
+  GenerationConfig generation;
+  // Files of the tokenizer by name, as they are; empty when there is none.
+  std::map<std::string, std::string> tokenizer_files;
+  bool bytes = false;               // the tokenizer is ByteTokenizer
+  std::optional<RunRecord> record;  // of a run
+};
+
+// Opens `directory`: the latest checkpoint of a run, or the weights of a folder. `seed` is for what
+// is random later. Throws InvalidArgument naming file and key, IoError when a file cannot be read.
+ModelDirectory open_model(const std::string& directory, uint64_t seed = 1);
+
+// Makes the directory `target`, which must not be there or be empty, whole or not at all: a Hugging
+// Face folder, or a run whose only checkpoint holds the weights and nothing else (`name` is what
+// its record calls the model).
+void write_hf_folder(const std::string& target, const ModelDirectory& source,
+                     const HfSaveOptions& options);
+void write_run(const std::string& target, const ModelDirectory& source, const std::string& name);
+
+}  // namespace faultline::train
