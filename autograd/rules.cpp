@@ -34,4 +34,6 @@ void require_alike(const Tensor& a, const Tensor& b, const char* op) {
   require(a.shape() == b.shape(), "{}: shapes differ, {} and {}", op, a, b);
 }
 
+DType at_least_f32(DType dtype) { return size_of(dtype) == 2 ? DType::f32 : dtype; }
+
 }  // namespace faultline

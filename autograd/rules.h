@@ -21,4 +21,7 @@ void require_same_dtype(const Tensor& a, const Tensor& b, const char* op);
 // Throws InvalidArgument unless both have one shape and one dtype.
 void require_alike(const Tensor& a, const Tensor& b, const char* op);
 
+// What a statistic or a table beside a tensor is kept in: f32 for 16-bit dtypes, else the same.
+DType at_least_f32(DType dtype);
+
 }  // namespace faultline

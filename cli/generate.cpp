@@ -80,6 +80,8 @@ int generate(const GenerateOptions& options) {
           options.run);
   source.model->set_training(false);
   const int64_t positions = source.model->model_shape().seq_len;
+  const std::shared_ptr<void> policy =
+      source.record ? source.record->config.build().apply_attention_policy() : nullptr;
 
   const std::vector<int32_t> prompt = ByteTokenizer().encode(options.prompt);
   const bool quiet = options.json == "-";

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/dispatch_report.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/text_data.h"
@@ -45,6 +46,7 @@ struct TrainOptions {
   int64_t threads = 0;
   bool stop_on_fault = false;
   bool print_config = false;
+  bool dispatch_report = false;
 };
 
 train::ConfigBuilder builder_of(const std::string& model) {
@@ -127,6 +129,7 @@ class TrainCommand {
     const train::Config config = config_->build();
     Context context({.threads = static_cast<int>(options_.threads), .seed = config.seed});
     const ContextGuard guard(context);
+    if (options_.dispatch_report) dispatch_.emplace();
     faults_.check_onsets(last_step(config));
 
     TextData text = load_data(config);
@@ -299,6 +302,7 @@ class TrainCommand {
                       result.step, directory_, again()));
     }
     if (!watch.findings().empty()) progress.say(diagnose::verdict_text(watch));
+    if (dispatch_) progress.say(dispatch_->table());
     return result.stop == train::Stop::fault ? 1 : 0;
   }
 
@@ -317,6 +321,7 @@ class TrainCommand {
   std::string own_documents_;  // before a fault set it
   std::string directory_;
   bool in_place_ = false;
+  std::optional<DispatchReport> dispatch_;
   std::optional<DirectoryLock> lock_;  // two runs in one directory would tear its files
 };
 
@@ -364,6 +369,9 @@ void add_train(CLI::App& app, int& exit_code) {
       ->check(whole_number<int64_t>());
   command->add_flag("--print-config", options->print_config,
                     "Show every key, its value and where it came from, and exit");
+  command->add_flag("--dispatch-report", options->dispatch_report,
+                    "Print at the end which implementations of attention ran, on what, and why; "
+                    "--set attention=auto|math|flash chooses");
   command->callback([options, &exit_code] { exit_code = TrainCommand(*options).run(); });
 }
 

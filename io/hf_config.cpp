@@ -185,6 +185,15 @@ Json gpt2_json(const nn::Gpt2Config& model) {
       .set("tie_word_embeddings", true);
 }
 
+// What the model itself finds impossible, in its own words.
+void check_model(const HfConfig& config, const std::string& source) {
+  try {
+    std::visit([](const auto& model) { model.check(); }, config.model);
+  } catch (const InvalidArgument& error) {
+    fail("{}: {}", source, error.what());
+  }
+}
+
 }  // namespace
 
 std::string_view transformers_name(DType dtype) {
@@ -240,6 +249,7 @@ HfConfig read_hf_config(const Json& json, const std::string& source) {
              config.model);
   config.tokens = read_special_tokens(fields, config.vocab_size());
   config.dtype = read_dtype(fields);
+  check_model(config, source);
   for (const char* key : kUnsupported) fields.require_off(key, "is not supported here");
   fields.ignore(kHarmless);
   fields.refuse_unknown();

@@ -40,6 +40,12 @@ double at_least_one(JsonFields& fields, std::string_view key) {
   return *value;
 }
 
+double not_negative(JsonFields& fields, std::string_view key) {
+  const double value = fields.real(key, 0);
+  if (value < 0) fields.refuse(key, "should not be negative");
+  return value;
+}
+
 // What a scaling needs beside its factor. `positions` is max_position_embeddings.
 void read_scaling_keys(JsonFields& fields, int64_t positions, nn::RopeConfig& rope) {
   const int64_t original = size(fields, "original_max_position_embeddings", positions);
@@ -72,10 +78,9 @@ void read_scaling_keys(JsonFields& fields, int64_t positions, nn::RopeConfig& ro
       if (fields.find("attention_factor") != nullptr) {
         rope.attention_factor = positive(fields, "attention_factor", 1);
       }
-      fields.require_flag("truncate", true, "the ramp begins and ends at whole pairs here");
-      for (const char* key : {"mscale", "mscale_all_dim"}) {
-        fields.require_off(key, "is not supported; set attention_factor instead");
-      }
+      rope.mscale = not_negative(fields, "mscale");
+      rope.mscale_all_dim = not_negative(fields, "mscale_all_dim");
+      rope.truncate = fields.flag("truncate", true);
       break;
   }
   rope.factor = at_least_one(fields, "factor");
@@ -100,7 +105,8 @@ bool same(const nn::RopeConfig& a, const nn::RopeConfig& b) {
          a.original_positions == b.original_positions &&
          a.low_frequency_factor == b.low_frequency_factor &&
          a.high_frequency_factor == b.high_frequency_factor && a.beta_fast == b.beta_fast &&
-         a.beta_slow == b.beta_slow && a.attention_factor == b.attention_factor;
+         a.beta_slow == b.beta_slow && a.attention_factor == b.attention_factor &&
+         a.mscale == b.mscale && a.mscale_all_dim == b.mscale_all_dim && a.truncate == b.truncate;
 }
 
 // Transformers 5 has rope_parameters; 4 has rope_theta and rope_scaling. Some files have both.
@@ -140,6 +146,9 @@ Json scaling_json(const nn::RopeConfig& rope) {
   if (rope.scaling == nn::RopeScaling::yarn) {
     json.set("beta_fast", rope.beta_fast).set("beta_slow", rope.beta_slow);
     if (rope.attention_factor != 0) json.set("attention_factor", rope.attention_factor);
+    if (rope.mscale != 0) json.set("mscale", rope.mscale);
+    if (rope.mscale_all_dim != 0) json.set("mscale_all_dim", rope.mscale_all_dim);
+    if (!rope.truncate) json.set("truncate", false);
   }
   const bool has_original =
       rope.scaling == nn::RopeScaling::llama3 || rope.scaling == nn::RopeScaling::yarn;
@@ -183,7 +192,8 @@ nn::LlamaConfig read_llama(JsonFields& fields) {
   if (fields.text("hidden_act").value_or("silu") != "silu") {
     fields.refuse("hidden_act", "is not computed here; silu is");
   }
-  fields.require_off("attention_dropout", "this model drops nothing; set it to 0");
+  fields.require_off("attention_dropout",
+                     "dropout of the attention weights alone is not supported; set it to 0");
   constexpr const char* kOther[] = {"pretraining_tp"};
   fields.ignore(kOther);
   return model;

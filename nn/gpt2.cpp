@@ -126,13 +126,4 @@ Tensor Gpt2::forward(const ModelInput& input) {
   });
 }
 
-Tensor TokenLossSeam::standard(const Tensor& logits_BTV, const Tensor& labels_BT) {
-  const Tensor logits_NV = reshape(logits_BTV, {-1, logits_BTV.shape()[-1]});
-  return cross_entropy_rows(logits_NV, reshape(labels_BT, {-1}));
-}
-
-Tensor language_model_loss(const Tensor& logits_BTV, const Tensor& labels_BT) {
-  return sum(Context::current().seams.call<TokenLossSeam>(logits_BTV, labels_BT));
-}
-
 }  // namespace faultline::nn

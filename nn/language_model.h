@@ -14,6 +14,15 @@ struct ModelInput {
   KvCache* cache = nullptr;  // takes the new keys and values, gives all; not owned
 };
 
+// How the result of a branch (attention or MLP) joins the residual stream.
+struct ResidualSeam {
+  static constexpr const char* name = "residual";
+  using Signature = Tensor(const Tensor& x_BTC, const Tensor& branch_BTC);
+  static Tensor standard(const Tensor& x_BTC, const Tensor& branch_BTC) {
+    return x_BTC + branch_BTC;
+  }
+};
+
 // The sizes that callers of any language model need.
 struct ModelShape {
   int64_t vocab_size = 0;
@@ -39,5 +48,17 @@ class LanguageModel : public Module {
   virtual DropoutKey& dropout_key() = 0;
   int64_t parameter_count();
 };
+
+// The loss of each position, 0 where the label is -1: logits [B, T, V], labels i32 [B, T], shifted
+// already. In rows, so that a replacement knows where a sequence begins.
+struct TokenLossSeam {
+  static constexpr const char* name = "token loss";
+  using Signature = Tensor(const Tensor& logits_BTV, const Tensor& labels_BT);
+  static Tensor standard(const Tensor& logits_BTV, const Tensor& labels_BT);
+};
+
+// Sum of the losses of all labels that are not -1: logits [B, T, V], labels i32 [B, T]. Divide by
+// the step's count of valid labels, over all micro-batches and ranks.
+Tensor language_model_loss(const Tensor& logits_BTV, const Tensor& labels_BT);
 
 }  // namespace faultline::nn

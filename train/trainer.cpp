@@ -44,7 +44,9 @@ class EvaluationNotice {
 }  // namespace
 
 Trainer::Trainer(const Config& config, TokenStore tokens)
-    : config_(config), tokens_(checked(std::move(tokens), config)) {
+    : config_(config),
+      attention_policy_(config.apply_attention_policy()),
+      tokens_(checked(std::move(tokens), config)) {
   split_ = hold_out_last_tenth(tokens_, config.seq_len);
   const Packing packing = config.pack ? Packing::packed : Packing::padded;
   sampler_ = std::make_unique<Sampler>(

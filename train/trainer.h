@@ -93,6 +93,7 @@ class Trainer {
   double forward_backward(const MicroBatch& micro, int64_t step);
 
   Config config_;
+  std::shared_ptr<void> attention_policy_;
   TokenStore tokens_;
   DataSplit split_;
   std::unique_ptr<nn::Gpt2> model_;

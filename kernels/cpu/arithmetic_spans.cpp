@@ -43,6 +43,33 @@ void minimum(const float* a, const float* b, float* y, int64_t n) {
       b);
 }
 
+void swiglu(const float* a, const float* b, float* y, int64_t n) {
+  map(
+      n, y, [](V u, V v) HWY_ATTR { return hn::Mul(functor::silu::value(Floats(u)).v, v); }, a, b);
+}
+void swiglu_backward(const float* dy, const float* a, const float* b, float* da, float* db,
+                     int64_t n) {
+  const D d;
+  const auto step = [](V g, V u, V v, V& to_a, V& to_b) HWY_ATTR {
+    const Floats gate(u);
+    const Floats activated = functor::silu::value(gate);
+    to_a = hn::Mul(hn::Mul(g, v), functor::silu::slope(gate, activated).v);
+    to_b = hn::Mul(g, activated.v);
+  };
+  V to_a;
+  V to_b;
+  int64_t i = 0;
+  for (; i + lanes() <= n; i += lanes()) {
+    step(hn::LoadU(d, dy + i), hn::LoadU(d, a + i), hn::LoadU(d, b + i), to_a, to_b);
+    hn::StoreU(to_a, d, da + i);
+    hn::StoreU(to_b, d, db + i);
+  }
+  if (i == n) return;
+  step(load_first(dy + i, n - i), load_first(a + i, n - i), load_first(b + i, n - i), to_a, to_b);
+  store_first(to_a, da + i, n - i);
+  store_first(to_b, db + i, n - i);
+}
+
 void scale(const float* x, float* y, int64_t n, float factor) {
   const V a = all(factor);
   map(
@@ -261,6 +288,8 @@ const ArithmeticSpans& arithmetic() {
       .div = div,
       .maximum = maximum,
       .minimum = minimum,
+      .swiglu = swiglu,
+      .swiglu_backward = swiglu_backward,
       .scale = scale,
       .affine = affine,
       .widen_f16 = widen_span<float16>,

@@ -170,7 +170,7 @@ void large_queries(const RunOptions& options, Metrics& metrics) {
   const Tensor v = tensor<float>({1, 2}, {1, 1, 2, 1});
   const LargestScore largest(Context::current());
   const double scale = 1 / std::sqrt(static_cast<double>(kHeadSize));
-  const auto out = nn::attention(q, k, v, nn::Mask{}, scale).to_vector<double>();
+  const auto out = nn::attention(q, k, v, nn::Mask{}, {.scale = scale}).to_vector<double>();
   metrics.measure("largest scaled score", largest.value);
   metrics.measure("output", out[0]);
 }

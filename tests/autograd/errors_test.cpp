@@ -241,6 +241,48 @@ void add_network(WrongCalls& calls) {
   calls.insert({"dropout", {[=] { dropout(whole({3}), whole({3}), 0.5, 0); }, {"i64[3]"}}});
 }
 
+// rms_norm, rope, swiglu.
+void add_llama(WrongCalls& calls) {
+  const auto x = [] { return zeros({2, 3}); };
+  calls.insert({"rms_norm", {[=] { rms_norm(x(), zeros({2})); }, {"[3]", "f32[2]"}}});
+  calls.insert({"rms_norm", {[=] { rms_norm(x(), zeros({3}, DType::f64)); }, {"f64[3]"}}});
+  calls.insert({"rms_norm", {[] { rms_norm(zeros({}), {}); }, {"no last dimension"}}});
+  calls.insert({"rms_norm", {[] { rms_norm(zeros({3}, DType::i64), {}); }, {"i64[3]"}}});
+  calls.insert(
+      {"rms_norm_backward",
+       {[=] {
+          apply(Op::rms_norm_backward, {x(), x(), zeros({3}), zeros({3})}, RmsNormAttributes{});
+        },
+        {"f32[2, 3]", "f32[3]"}}});
+
+  const auto turn = [](const Shape& shape, const Shape& cosines, const Shape& sines,
+                       DType dtype = DType::f32, DType tables = DType::f32) {
+    rope(zeros(shape, dtype), zeros(cosines, tables), zeros(sines, tables), RopeLayout::half_split);
+  };
+  calls.insert({"rope", {[=] { turn({2, 1, 3, 5}, {1, 3, 2}, {1, 3, 2}); }, {"even", "5]"}}});
+  calls.insert({"rope", {[=] { turn({2, 3, 4}, {1, 3, 2}, {1, 3, 2}); }, {"[2, 3, 4]"}}});
+  calls.insert({"rope",
+                {[=] {
+                   turn({2, 1, 3, 4}, {1, 4, 2}, {1, 3, 2});
+                 },
+                 {"cosines", "[1, 3, 2]", "[1, 4, 2]"}}});
+  calls.insert({"rope",
+                {[=] {
+                   turn({2, 1, 3, 4}, {2, 3, 2}, {3, 3, 2});
+                 },
+                 {"sines", "[2, 3, 2]", "[3, 3, 2]"}}});
+  calls.insert({"rope", {[=] { turn({2, 1, 3, 4}, {1, 3, 2}, {2, 3, 2}); }, {"differ"}}});
+  // Positions beyond 256 have no angle of their own in bf16.
+  calls.insert({"rope",
+                {[=] {
+                   turn({2, 1, 3, 4}, {1, 3, 2}, {1, 3, 2}, DType::bf16, DType::bf16);
+                 },
+                 {"must be f32", "bf16"}}});
+
+  calls.insert({"swiglu", {[=] { swiglu(x(), zeros({3})); }, {"f32[2, 3]", "f32[3]"}}});
+  calls.insert({"swiglu", {[=] { swiglu(x(), zeros({2, 3}, DType::f64)); }, {"f64[2, 3]"}}});
+}
+
 WrongCalls wrong_calls() {
   WrongCalls calls;
   add_unary(calls);
@@ -248,6 +290,7 @@ WrongCalls wrong_calls() {
   add_layout(calls);
   add_reductions(calls);
   add_network(calls);
+  add_llama(calls);
   return calls;
 }
 

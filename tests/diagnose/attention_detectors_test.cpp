@@ -29,7 +29,7 @@ std::vector<Detection> attended(const char* fault, const nn::Mask& mask, double 
     if (*fault != 0) planted = catalogue.find(fault).plant(context);
     const Tensor q = normal({batch, 2, 6, 4}, 0, deviation, 1, stream_of("q"));
     const Tensor k = normal({batch, 2, 6, 4}, 0, deviation, 1, stream_of("k"));
-    nn::attention(q, k, k, mask, 0.5);
+    nn::attention(q, k, k, mask, {.scale = 0.5});
   });
 }
 
@@ -95,7 +95,7 @@ std::vector<Detection> weighted(const nn::Mask& mask,
     const auto replaced = context.seams.replace<nn::AttentionWeightsSeam>(weights);
     const Tensor q = normal({2, 2, 6, 4}, 0, 1, 1, stream_of("q"));
     const Tensor k = normal({2, 2, 6, 4}, 0, 1, 1, stream_of("k"));
-    nn::attention(q, k, k, mask, 0.5);
+    nn::attention(q, k, k, mask, {.scale = 0.5});
   });
 }
 
@@ -186,7 +186,7 @@ TEST(MaskVisibility, NamesNoCauseWhileTheScoresCannotTellAndTheCauseWhenTheyCan)
     const auto planted = catalogue.find("attn.mask-multiply:pre").plant(context);
     for (const double deviation : {0.0, 1.0}) {
       const Tensor q = normal({1, 1, 4, 4}, 0, deviation, 1, 1);
-      nn::attention(q, q, q, {}, 0.5);
+      nn::attention(q, q, q, {}, {.scale = 0.5});
     }
   });
   EXPECT_THAT(names_of(detections),
@@ -243,7 +243,7 @@ std::vector<std::string> told(const Tensor& told_documents,
     context.events.emit(train::BatchEvent{1, batch});
     if (between) between(context);
     const Tensor q = normal({1, 2, 6, 4}, 0, 1, 1, 1);
-    nn::attention(q, q, q, nn::Mask{.documents = told_documents}, 0.5);
+    nn::attention(q, q, q, nn::Mask{.documents = told_documents}, {.scale = 0.5});
   }));
 }
 

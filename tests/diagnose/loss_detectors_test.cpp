@@ -229,7 +229,7 @@ TEST(EvaluationRepeats, IsSilentOnOtherFeaturesOfTheSameLabels) {
 TEST(EvaluationRepeats, IsSilentOnTheSameTextUnderAnotherMaskOrTemperature) {
   const auto attend = [](const nn::Mask& mask) {
     const Tensor x = reshape(embedding(numbers(4, 1), tensor<int32_t>({1, 2, 3})), {1, 1, 3, 4});
-    const Tensor y = nn::attention(x, x, x, mask, 0.5);
+    const Tensor y = nn::attention(x, x, x, mask, {.scale = 0.5});
     cross_entropy_rows(reshape(y, {3, 4}), tensor<int32_t>({2, 3, 0}));
   };
   EXPECT_THAT(asked_twice([&](int time) { attend(nn::Mask{.causal = time == 0}); }), IsEmpty());

@@ -126,6 +126,8 @@ TEST(HfConfig, WhatIsWrittenReadsBackTheSame) {
       R"({"rope_type":"dynamic","rope_theta":10000.0,"factor":2.0})",
       R"({"rope_type":"yarn","rope_theta":10000.0,"factor":4.0,"beta_fast":16,"beta_slow":2,
           "attention_factor":1.25,"original_max_position_embeddings":16})",
+      R"({"rope_type":"yarn","rope_theta":10000.0,"factor":4.0,"mscale":0.7,"mscale_all_dim":1.0,
+          "truncate":false,"original_max_position_embeddings":16})",
       R"({"rope_type":"llama3","rope_theta":500000.0,"factor":8.0,"low_freq_factor":1.0,
           "high_freq_factor":4.0,"original_max_position_embeddings":32})"};
   for (const std::string& rope : ropes) {
@@ -238,10 +240,13 @@ std::vector<Refused> refusals() {
       {kLlama, "rope_parameters",
        R"({"rope_type":"llama3","factor":2,"low_freq_factor":4,"high_freq_factor":4})",
        "above low_freq_factor"},
-      {kLlama, "rope_parameters", R"({"rope_type":"yarn","factor":2,"truncate":false})",
-       "\"truncate\" is false"},
-      {kLlama, "rope_parameters", R"({"rope_type":"yarn","factor":2,"mscale":0.7})",
-       "set attention_factor instead"},
+      {kLlama, "rope_parameters", R"({"rope_type":"yarn","factor":2,"truncate":1})",
+       "\"truncate\" is 1: should be true or false"},
+      {kLlama, "rope_parameters", R"({"rope_type":"yarn","factor":2,"mscale":-0.7})",
+       "should not be negative"},
+      {kLlama, "rope_parameters", R"({"rope_type":"yarn","factor":2,"mscale":0.7})", "mscale"},
+      {kLlama, "rope_parameters", R"({"rope_type":"yarn","factor":2,"beta_fast":1,"beta_slow":9})",
+       "beta_fast"},
   };
 }
 
