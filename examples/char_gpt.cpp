@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
       &train_gpt);
 }
 
-std::string continued(nn::Gpt2& model, const std::string& prompt, int64_t bytes, uint64_t seed) {
+std::string continued(nn::LanguageModel& model, const std::string& prompt, int64_t bytes, uint64_t seed) {
   const nn::EvaluationMode evaluation(model);
   train::NextByte next(model, {.seed = seed, .temperature = 0.7});
   std::vector<int32_t> ids = ByteTokenizer().encode(prompt);

@@ -1,21 +1,20 @@
 #include "train/model_directory.h"
 
-#include <algorithm>
 #include <filesystem>
 
 #include "io/atomic_file.h"
 #include "io/byte_tokenizer_file.h"
 #include "io/checkpoint.h"
 #include "io/mapped_file.h"
+#include "train/model_origin.h"
 
 namespace faultline::train {
 namespace {
 
 constexpr const char* kTokenizer = "tokenizer.json";
+constexpr const char* kGeneration = "generation_config.json";
 constexpr const char* kTokenizerFiles[] = {kTokenizer, "tokenizer_config.json",
                                            "special_tokens_map.json"};
-// The longest sequence that training from a folder takes unless it is told to.
-constexpr int64_t kMostPositions = 1024;
 
 std::map<std::string, std::string> read_tokenizer_files(const std::string& directory) {
   std::map<std::string, std::string> files;
@@ -68,29 +67,20 @@ void check_target(const std::string& target) {
           target);
 }
 
-// The keys of a run that a folder decides.
-ConfigBuilder keys_of(const ModelDirectory& source, const std::string& name) {
-  ConfigBuilder keys = ConfigBuilder::defaults();
-  const nn::ModelShape shape = source.model->model_shape();
-  const auto set = [&](const char* key, int64_t value) {
-    keys.set(key, std::to_string(value), name);
-  };
-  set("num_layers", shape.num_layers);
-  set("num_heads", shape.num_heads);
-  set("num_key_value_heads", shape.num_key_value_heads);
-  set("hidden_size", shape.hidden_size);
-  set("vocab_size", shape.vocab_size);
-  set("seq_len", std::min(shape.seq_len, kMostPositions));
-  std::visit(
-      [&](const auto& model) {
-        keys.set_json("dropout", model.dropout, name);
-        keys.set_json("init_std", model.init_std, name);
-      },
-      source.config.model);
-  return keys;
+}  // namespace
+
+std::map<std::string, std::string> kept_files(const ModelDirectory& folder) {
+  std::map<std::string, std::string> files = folder.tokenizer_files;
+  files[kGeneration] = generation_config_json(folder.generation).to_indented_text();
+  return files;
 }
 
-}  // namespace
+std::map<std::string, std::string> kept_files(const std::string& directory) {
+  std::map<std::string, std::string> files = read_tokenizer_files(directory);
+  files[kGeneration] =
+      generation_config_json(read_generation_config(directory, 0)).to_indented_text();
+  return files;
+}
 
 ModelDirectory open_model(const std::string& directory, uint64_t seed) {
   const bool folder = is_hf_folder(directory);
@@ -129,16 +119,14 @@ void write_run(const std::string& target, const ModelDirectory& source, const st
   check_target(target);
   AtomicDirectory made(target);
   const std::string& place = made.temporary_path();
-  RunRecord record = make_record(name, keys_of(source, name), {});
+  RunRecord record = make_record(name, keys_of(source.config, name), {});
   HfConfig config = source.config;
   config.dtype = DType::f32;
   record.architecture = hf_config_json(config);
   write_record(place, record);
-  for (const auto& [file, content] : source.tokenizer_files) {
+  for (const auto& [file, content] : kept_files(source)) {
     write_file_atomically(place + "/" + file, content);
   }
-  write_file_atomically(place + "/generation_config.json",
-                        generation_config_json(source.generation).to_indented_text());
   State state;
   state.add("model", source.model->state());
   save_checkpoint(place, 0, state);

@@ -16,7 +16,7 @@ struct ModelDirectory {
   HfConfig config;
   std::unique_ptr<nn::LanguageModel> model;
   GenerationConfig generation;
-  // Files of the tokenizer by name, as they are; empty when there is none.
+  // tokenizer.json and what belongs to it, by name, as they are; empty when there is none.
   std::map<std::string, std::string> tokenizer_files;
   bool bytes = false;               // the tokenizer is ByteTokenizer
   std::optional<RunRecord> record;  // of a run
@@ -25,6 +25,12 @@ struct ModelDirectory {
 // Opens `directory`: the latest checkpoint of a run, or the weights of a folder. `seed` is for what
 // is random later. Throws InvalidArgument naming file and key, IoError when a file cannot be read.
 ModelDirectory open_model(const std::string& directory, uint64_t seed = 1);
+
+// The files beside the weights that a run keeps of a folder: those of the tokenizer and
+// generation_config.json, by name.
+std::map<std::string, std::string> kept_files(const ModelDirectory& folder);
+// The same of a run's directory.
+std::map<std::string, std::string> kept_files(const std::string& directory);
 
 // Makes the directory `target`, which must not be there or be empty, whole or not at all: a Hugging
 // Face folder, or a run whose only checkpoint holds the weights and nothing else (`name` is what
