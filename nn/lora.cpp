@@ -160,11 +160,11 @@ std::vector<LoraLayer> lora_layers(Module& model, const LoraConfig& config,
   std::vector<LoraLayer> chosen;
   for (const auto& [layer, name] : all) {
     if (!is_target(config.targets, name)) continue;
-    chosen.push_back({layer,
-                      name,
-                      {of_pattern(config.rank_pattern, name).value_or(config.rank),
-                       of_pattern(config.alpha_pattern, name).value_or(config.alpha),
-                       config.scaling}});
+    chosen.push_back(
+        {layer,
+         name,
+         {of_pattern(config.rank_pattern, name).value_or(config.rank),
+          of_pattern(config.alpha_pattern, name).value_or(config.alpha), config.scaling}});
   }
   require(!chosen.empty(), "lora: the targets choose no linear layer; their names end in {}",
           last_words(all));
@@ -234,8 +234,7 @@ std::vector<std::pair<Linear*, LoraAdapter*>> adapters_of(Module& model,
   if (found.empty()) {
     const std::vector<std::string> names = adapter_names(model);
     fail("lora: the model has no adapter '{}'; {}", adapter,
-         names.empty() ? "it has none at all"
-                       : fmt::format("it has {}", fmt::join(names, ", ")));
+         names.empty() ? "it has none at all" : fmt::format("it has {}", fmt::join(names, ", ")));
   }
   return found;
 }
@@ -332,9 +331,7 @@ void load_with(Module& model, const State& given, State rest) {
 
 State base_state(Module& model) { return part_of(model, false); }
 State adapter_state(Module& model) { return part_of(model, true); }
-void load_base(Module& model, const State& state) {
-  load_with(model, state, adapter_state(model));
-}
+void load_base(Module& model, const State& state) { load_with(model, state, adapter_state(model)); }
 void load_adapters(Module& model, const State& state) {
   load_with(model, state, base_state(model));
 }

@@ -7,8 +7,8 @@
 
 #include "nn/layers.h"
 
-// Low-rank adapters (LoRA, Hu et al. 2021): y = W x + b + s B A dropout(x), where only A [r, in] and
-// B [out, r] are trained. Names, patterns and scales mean what they mean in the PEFT library.
+// Low-rank adapters (LoRA, Hu et al. 2021): y = W x + b + s B A dropout(x), where only A [r, in]
+// and B [out, r] are trained. Names, patterns and scales mean what they mean in the PEFT library.
 namespace faultline::nn {
 
 // s = alpha / r, or alpha / sqrt(r) ("A rank stabilization scaling factor", Kalajdzievski 2023).

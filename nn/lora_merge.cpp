@@ -90,9 +90,10 @@ Merge merge_adapters(Module& model, Originals originals) {
 }
 
 void unmerge_adapters(const Merge& merge) {
-  require(merge.originals.size() == merge.layers.size(),
-          "unmerge: the weights before the merge were not kept; merge with Originals::keep, or load "
-          "the base again");
+  require(
+      merge.originals.size() == merge.layers.size(),
+      "unmerge: the weights before the merge were not kept; merge with Originals::keep, or load "
+      "the base again");
   const NoGrad off;
   for (const auto& [layer, weight] : merge.originals) {
     copy_(layer->weight().value(), weight);
