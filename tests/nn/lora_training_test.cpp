@@ -84,38 +84,45 @@ TEST(LoraTraining, FrozenWeightsHaveNoGradientProducts) {
   EXPECT_EQ(products, 5);  // dx of the base; dB, d(A x), dA, dx of the adapter
 }
 
-// Beyond what lives before, the backward pass of one layer needs the gradients and, while they are
-// computed, those of the tensors between: N rows of rank R each time.
+struct BackwardMemory {
+  int64_t highest = 0;  // bytes beyond what lived before, at any launch
+  int64_t kept = 0;     // and after the pass
+};
+
+BackwardMemory backward_memory(Linear& layer, const Tensor& x) {
+  const Tensor y = layer(x);
+  const Tensor dy = ones(y.shape());
+  const int64_t before = live_bytes();
+  BackwardMemory memory;
+  const auto watch = Context::current().events.subscribe<LaunchEvent>([&](const LaunchEvent&) {
+    memory.highest = std::max(memory.highest, live_bytes() - before);
+  });
+  backward(y, dy);
+  memory.kept = live_bytes() - before;
+  return memory;
+}
+
 TEST(LoraTraining, PeakMemoryOfABackwardPassIsThatOfTheAdapter) {
   constexpr int64_t N = 64, I = 256, O = 512, R = 4;
-  const auto peak = [&](bool tuned) {
-    Context context;
-    const ContextGuard guard(context);
-    Linear layer(I, O, Bias::no);
-    const DropoutKey key(1);
-    if (tuned) add_lora(layer, "own", {.rank = R}, key, 1);
-    const Tensor x = normal({N, I}, 0, 1, 3, 1);
-    const Tensor y = layer(x);
-    const Tensor dy = ones(y.shape());
-    const int64_t before = context.allocator->stats().live_bytes;
-    const int64_t highest = context.allocator->stats().peak_bytes;
-    backward(y, dy);
-    // The forward pass peaked higher unless the backward pass raised it.
-    const int64_t after = context.allocator->stats().peak_bytes;
-    return std::pair(after > highest ? after - before : 0,
-                     context.allocator->stats().live_bytes - before);
-  };
-  const auto [full_peak, full_kept] = peak(false);
-  EXPECT_EQ(full_kept, O * I * 4);
-  EXPECT_EQ(full_peak, O * I * 4);
-  const auto [own_peak, own_kept] = peak(true);
-  EXPECT_EQ(own_kept, (O * R + R * I) * 4);
-  EXPECT_EQ(own_peak, 0);
+  const Tensor x = normal({N, I}, 0, 1, 3, 1);
+  Linear plain(I, O, Bias::no);
+  const BackwardMemory full = backward_memory(plain, x);
+  EXPECT_EQ(full.highest, 4 * O * I);
+  EXPECT_EQ(full.kept, 4 * O * I);
+  Linear tuned(I, O, Bias::no);
+  add_lora(tuned, "own", {.rank = R}, DropoutKey(1), 1);
+  const BackwardMemory own = backward_memory(tuned, x);
+  // At the end dA and dB, without the s A x that the tape kept; on the way the gradient of A x.
+  EXPECT_EQ(own.kept, 4 * (O * R + R * I - N * R));
+  EXPECT_EQ(own.highest, 4 * (O * R + R * I));
 }
 
 TEST(LoraTraining, LeavesTheBaseAsItIsAndLearns) {
-  Gpt2 model(kSmall, 3);
-  add_lora(model, "own", {.rank = 4, .alpha = 8}, model.dropout_key(), 1);
+  // With the usual 0.02 the frozen head could not tell tokens apart.
+  Gpt2Config config = kSmall;
+  config.init_std = 0.2;
+  Gpt2 model(config, 3);
+  add_lora(model, "own", {.rank = 4, .alpha = 16}, model.dropout_key(), 1);
   State before = base_state(model);
   for (auto& [name, tensor] : before.tensors) tensor = clone(tensor);
   const std::vector<Parameter*> trained = trainable_parameters(model);
@@ -124,13 +131,13 @@ TEST(LoraTraining, LeavesTheBaseAsItIsAndLearns) {
   const Tensor tokens = some_tokens();
   double first = 0;
   double last = 0;
-  for (int step = 0; step < 30; ++step) {
+  for (int step = 0; step < 60; ++step) {
     for (Parameter* parameter : trained) parameter->clear_gradient();
     const Tensor loss = language_model_loss(model(tokens, {}), tokens) * (1.0 / 24);
     last = loss.item<double>();
     if (step == 0) first = last;
     backward(loss);
-    adamw.step(1e-2, clip.measure().factor);
+    adamw.step(3e-2, clip.measure().factor);
   }
   EXPECT_LT(last, 0.9 * first);
   for (const auto& [name, tensor] : base_state(model).tensors) {
