@@ -10,7 +10,7 @@
 #include "core/context.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
-#include "io/checkpoint.h"
+#include "train/lora.h"
 #include "train/run.h"
 #include "train/sampling.h"
 
@@ -24,6 +24,7 @@ constexpr const char* kHelp =
 
 struct GenerateOptions {
   std::string run;
+  std::string adapter;
   std::string prompt;
   std::string json;
   int64_t tokens = 256;
@@ -65,11 +66,9 @@ class TextStream {
   std::string pending_;
 };
 
-std::unique_ptr<nn::Gpt2> load_model(const std::string& run, const train::Config& config) {
-  const auto path = latest_checkpoint(run);
-  require(path.has_value(), "generate: '{}' has no checkpoint; train it first", run);
+std::unique_ptr<nn::Gpt2> load_model(const GenerateOptions& options, const train::Config& config) {
   auto model = std::make_unique<nn::Gpt2>(config.model(), config.seed);
-  model->load(load_checkpoint(*path).state.part("model"));
+  train::load_run(*model, config, options.run, options.adapter);
   model->set_training(false);
   return model;
 }
@@ -86,7 +85,7 @@ int generate(const GenerateOptions& options) {
   train::check_memory_to_generate(config);
   Context context({.threads = static_cast<int>(options.threads), .seed = config.seed});
   const ContextGuard guard(context);
-  const auto model = load_model(options.run, config);
+  const auto model = load_model(options, config);
 
   const std::vector<int32_t> prompt = ByteTokenizer().encode(options.prompt);
   const bool quiet = options.json == "-";
@@ -134,6 +133,8 @@ void add_generate(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("generate", kHelp);
   auto options = std::make_shared<GenerateOptions>();
   command->add_option("DIR", options->run, "Directory of a run")->required();
+  command->add_option("--adapter", options->adapter,
+                      "A directory with a PEFT adapter for the run's model");
   command->add_option("--prompt", options->prompt, "The text to continue")->required();
   command->add_option("--tokens", options->tokens, "At most so many bytes (default 256)")
       ->check(whole_number<int64_t>());

@@ -16,6 +16,7 @@
 #include "io/directory_lock.h"
 #include "io/json_lines.h"
 #include "lab/planted.h"
+#include "train/lora.h"
 #include "train/loss_text.h"
 #include "train/run.h"
 
@@ -38,7 +39,7 @@ struct TrainOptions {
   std::optional<std::string> data;
   std::optional<int64_t> steps;
   std::vector<std::string> settings;
-  std::optional<std::string> lr, batch, seq, seed;
+  std::optional<std::string> lr, batch, seq, seed, lora;
   std::vector<std::string> faults;
   std::string watch = "light";
   int64_t checkpoint_every = 0;
@@ -47,14 +48,22 @@ struct TrainOptions {
   bool print_config = false;
 };
 
+bool is_run(const std::string& path) {
+  return std::filesystem::is_directory(path) &&
+         std::filesystem::is_directory(path + "/checkpoints");
+}
+
+// The configuration that a model's name stands for. That of a run is the one it had.
 train::ConfigBuilder builder_of(const std::string& model) {
+  if (is_run(model)) return train::read_record(model).config;
   const auto presets = train::ConfigBuilder::presets();
   const bool preset = std::find(presets.begin(), presets.end(), model) != presets.end();
   if (preset) return train::ConfigBuilder::preset(model);
-  require(!std::filesystem::is_directory(model),
-          "train: '{}' is a directory; name a preset or a JSON file. To go on with a run, use "
-          "--resume {}",
-          model, model);
+  require(
+      !std::filesystem::is_directory(model),
+      "train: '{}' is a directory, but not that of a run; name a preset, a JSON file, or the run "
+      "whose model an adapter is trained for",
+      model);
   const bool file = std::filesystem::exists(model) || model.ends_with(".json") ||
                     model.find('/') != std::string::npos;
   return file ? train::ConfigBuilder::file(model) : train::ConfigBuilder::preset(model);
@@ -71,6 +80,7 @@ void apply_flags(const TrainOptions& options, train::ConfigBuilder& config) {
   flag(options.batch, "--batch", "batch_size");
   flag(options.seq, "--seq", "seq_len");
   flag(options.seed, "--seed", "seed");
+  flag(options.lora, "--lora", "lora");
 }
 
 // A resumed run keeps its configuration: the command line may repeat its values, and change only
@@ -133,6 +143,9 @@ class TrainCommand {
     const diagnose::Watch watch(context, level_);
     faults_.plant(context, 1);
     train::Trainer trainer(config, std::move(text.tokens));
+    if (!earlier_ && is_run(options_.model)) {
+      nn::load_base(trainer.model(), train::read_base(options_.model));
+    }
     if (earlier_) train::load_latest(options_.resume, trainer);
     interrupt.note_the_next();
     write_directory(trainer, text.record);
@@ -165,7 +178,14 @@ class TrainCommand {
     }
     own_documents_ = config_->value("documents");
     const std::vector<std::string> needs = faults_.apply_needs(*config_);
-    config_->build();
+    const train::Config config = config_->build();
+    if (!earlier_ && is_run(options_.model)) {
+      require(
+          !config.lora.empty(),
+          "train: '{}' is a run; train an adapter for its model with --lora r=8,alpha=16, or go "
+          "on with it by --resume {}",
+          options_.model, options_.model);
+    }
     for (const std::string& line : needs) fmt::print("{}\n", line);
   }
 
@@ -240,10 +260,12 @@ class TrainCommand {
     const int64_t first = trainer.steps_done() + 1;
     const int64_t last = last_step(trainer.config());
     Progress progress(first, last);
-    progress.say(fmt::format("{}: {} parameters, {} threads, steps {} to {}, watch {}, into {}",
-                             earlier_ ? earlier_->model : options_.model,
-                             trainer.model().parameter_count(), context.threads, first, last,
-                             diagnose::name(level_), directory_));
+    const nn::TrainableSet set = nn::trainable_set(trainer.model());
+    const std::string trained = set.frozen == 0 ? "" : fmt::format(" ({} trained)", set.trained);
+    progress.say(fmt::format("{}: {} parameters{}, {} threads, steps {} to {}, watch {}, into {}",
+                             earlier_ ? earlier_->model : options_.model, set.trained + set.frozen,
+                             trained, context.threads, first, last, diagnose::name(level_),
+                             directory_));
     for (const std::string& line : faults_.lines()) progress.say(line);
     if (first > last) progress.say(fmt::format("the run is at step {} already", first - 1));
 
@@ -325,7 +347,8 @@ class TrainCommand {
 void add_train(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("train", kHelp);
   auto options = std::make_shared<TrainOptions>();
-  command->add_option("MODEL", options->model, "tiny, char, gpt2, or a JSON file of keys");
+  command->add_option("MODEL", options->model,
+                      "tiny, char, gpt2, or a JSON file of keys; with --lora also a run");
   command->add_option("--out", options->out, "Directory of the run; new or empty");
   command
       ->add_option("--steps", options->steps,
@@ -343,6 +366,11 @@ void add_train(CLI::App& app, int& exit_code) {
   command->add_option("--batch", options->batch, "Key batch_size: sequences of a step");
   command->add_option("--seq", options->seq, "Key seq_len: tokens of a sequence");
   command->add_option("--seed", options->seed, "Key seed: of initialisation, order and dropout");
+  command->add_option(
+      "--lora", options->lora,
+      "Key lora: freeze the model and train a low-rank adapter, r=8,alpha=16; also "
+      "targets=c_attn+c_proj (default all-linear), dropout=P, rslora=true, and last "
+      "regex=EXPRESSION in place of targets");
   command->add_option("--watch", options->watch,
                       "off, light (default: counters, labels and losses), full (reads tensors), "
                       "deep (runs more)");

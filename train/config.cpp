@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "data/corpus.h"
 #include "io/mapped_file.h"
+#include "train/lora.h"
 
 namespace faultline::train {
 namespace {
@@ -47,6 +48,7 @@ constexpr Key kKeys[] = {
     {"eval_every", &Config::eval_every},
     {"documents", &Config::documents},
     {"pack", &Config::pack},
+    {"lora", &Config::lora},
 };
 
 const Key& find(const std::string& name) {
@@ -207,6 +209,7 @@ void Config::check() const {
   }
   optim::decline_from_name(schedule);
   if (!documents.empty()) documents_from_name(documents);
+  if (!lora.empty()) lora_from_text(lora);
 }
 
 nn::Gpt2Config Config::model() const {
