@@ -14,6 +14,7 @@
 #include "core/context.h"
 #include "core/rng.h"
 #include "kernels/cpu/isa.h"
+#include "nn/lora.h"
 #include "train/trainer.h"
 
 namespace faultline::cli {
@@ -31,7 +32,7 @@ constexpr const char* kHelp =
 
 struct BenchOptions {
   std::string model;
-  std::optional<std::string> batch, seq;
+  std::optional<std::string> batch, seq, lora;
   std::string dtype = "f32";
   std::string json;
   int64_t steps = 20;
@@ -46,6 +47,7 @@ train::ConfigBuilder configuration(const BenchOptions& options) {
   config.set("micro_batch_size", "0", "bench");  // the whole batch at once
   if (options.batch) config.set("batch_size", *options.batch, "--batch");
   if (options.seq) config.set("seq_len", *options.seq, "--seq");
+  if (options.lora) config.set("lora", *options.lora, "--lora");
   for (const std::string& setting : options.settings) config.assign(setting, "--set");
   return config;
 }
@@ -129,8 +131,9 @@ int bench(const BenchOptions& options) {
     trainer.step();
   }
   const int64_t parameters = trainer.model().parameter_count();
-  const double ideal = products.milliseconds() +
-                       copy_milliseconds(kOptimizerBytes * static_cast<double>(parameters));
+  const int64_t trained = nn::trainable_set(trainer.model()).trained;
+  const double ideal =
+      products.milliseconds() + copy_milliseconds(kOptimizerBytes * static_cast<double>(trained));
   const double ms = median(times);
   const double tokens_per_s = 1000.0 * static_cast<double>(config.batch_size * config.seq_len) / ms;
 
@@ -167,6 +170,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("MODEL", options->model, "gpt2, char or tiny")->required();
   command->add_option("--batch", options->batch, "Sequences of a step (default: the preset's)");
   command->add_option("--seq", options->seq, "Tokens of a sequence (default: the preset's)");
+  command->add_option("--lora", options->lora,
+                      "Train an adapter over the frozen model: r=8,alpha=16 and more, see train");
   command->add_option("--dtype", options->dtype, "f32 (bf16 comes with a later version)");
   command->add_option("--steps", options->steps, "Steps to time, after two to warm up");
   command->add_option("--threads", options->threads, "OpenMP threads (default: all)");

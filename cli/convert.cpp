@@ -36,6 +36,11 @@ int convert(const ConvertOptions& options) {
   const ContextGuard guard(context);
   const train::ModelDirectory source = train::open_model(options.source);
   const bool from_run = source.record.has_value();
+  require(
+      !from_run || source.record->config.build().lora.empty(),
+      "convert: '{}' trains an adapter, which stands in its adapter/; for a whole model merge it "
+      "first: faultline merge {} --out DIR",
+      options.source, options.source);
   const std::string to = !options.to.empty() ? options.to : from_run ? "hf" : "run";
   require(!from_run || to == "hf",
           "convert: '{}' is a run already; copy it, or leave --to away for a model folder",

@@ -13,21 +13,21 @@
 #include "data/tokenizer.h"
 #include "data/utf8.h"
 #include "data/utf8_stream.h"
-#include "io/checkpoint.h"
 #include "train/generation.h"
-#include "train/run.h"
+#include "train/model_directory.h"
 
 namespace faultline::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "Continues a text with the latest checkpoint of a run. Stops after --tokens tokens or where the "
+    "Continues a text with the latest checkpoint of a run or the model of a Hugging Face folder. Stops after --tokens tokens or where the "
     "model ends the document. The same seed gives the same text.\n"
     "Example: faultline generate run --prompt \"In the beginning \" --tokens 200 --seed 1\n"
     "Example: cat text | faultline generate run --prompt - --temperature 0.8 --top-p 0.95";
 
 struct GenerateOptions {
   std::string run;
+  std::string adapter;
   std::string prompt;
   std::string json;
   std::string context_policy = "keep-tail";
@@ -38,15 +38,6 @@ struct GenerateOptions {
   int64_t threads = 0;
   train::SamplingOptions sampling;
 };
-
-std::unique_ptr<nn::Gpt2> load_model(const std::string& run, const train::Config& config) {
-  const auto path = latest_checkpoint(run);
-  require(path.has_value(), "generate: '{}' has no checkpoint; train it first", run);
-  auto model = std::make_unique<nn::Gpt2>(config.model(), config.seed);
-  model->load(load_checkpoint(*path).state.part("model"));
-  model->set_training(false);
-  return model;
-}
 
 // The text to continue: `given`, or standard input where that is "-".
 std::string prompt_of(const std::string& given) {
@@ -98,12 +89,13 @@ Json ranges_of(const std::vector<nn::TokenRange>& ranges) {
   return list;
 }
 
-Json answer_of(const std::string& prompt, const train::Generation& made, nn::ContextPolicy policy) {
+Json answer_of(const std::string& prompt, const std::string& text, const train::Generation& made,
+               nn::ContextPolicy policy) {
   const train::Continuation& row = made.rows[0];
   const nn::ContextFit& context = row.context;
   return Json::object()
       .set("prompt", prompt)
-      .set("text", repair_utf8(ByteTokenizer().decode(row.tokens)).text)
+      .set("text", repair_utf8(text).text)
       .set("tokens", Json::array_of(row.tokens))
       .set("context", Json::object()
                           .set("requested", context.requested)
@@ -116,38 +108,53 @@ Json answer_of(const std::string& prompt, const train::Generation& made, nn::Con
       .set("tokens_per_s", made.tokens_per_second());
 }
 
+// The ids that end a text: those of generation_config.json, else those of config.json.
+std::vector<int32_t> end_ids(const train::ModelDirectory& source) {
+  const std::vector<int64_t>& ends = source.generation.tokens.ends.empty()
+                                         ? source.config.tokens.ends
+                                         : source.generation.tokens.ends;
+  return {ends.begin(), ends.end()};
+}
+
 int generate(const GenerateOptions& options) {
   require(options.tokens >= 0, "generate: --tokens must not be negative, got {}", options.tokens);
   require(options.threads >= 0 && options.threads <= 4096,
           "generate: --threads must be in [1, 4096], got {}", options.threads);
   options.sampling.check();
   const std::string prompt = prompt_of(options.prompt);
-  const train::Config config = train::read_record(options.run).config.build();
-  train::check_memory_to_generate(config);
-  Context context({.threads = static_cast<int>(options.threads), .seed = config.seed});
+  Context context({.threads = static_cast<int>(options.threads), .seed = options.sampling.seed});
   const ContextGuard guard(context);
-  const std::shared_ptr<void> policy = config.apply_attention_policy();
-  const auto model = load_model(options.run, config);
+  const train::ModelDirectory source = train::open_model(options.run, options.adapter);
+  require(source.tokenizer != nullptr,
+          "generate: '{}' has no tokenizer.json, so its ids cannot be read; put the model's beside "
+          "config.json",
+          options.run);
+  const std::shared_ptr<void> policy =
+      source.record ? source.record->config.build().apply_attention_policy() : nullptr;
 
-  train::GenerationOptions how{.policy = nn::context_policy_from_name(options.context_policy),
-                               .sinks = options.sinks,
-                               .storage = storage_of(options),
-                               .end_ids = {ByteTokenizer::kEndOfDocument},
-                               .usable_ids = ByteTokenizer::kVocabSize};
-  const train::Request request{.prompt = ByteTokenizer().encode(prompt),
+  const Tokenizer& tokenizer = *source.tokenizer;
+  train::GenerationOptions how{
+      .policy = nn::context_policy_from_name(options.context_policy),
+      .sinks = options.sinks,
+      .storage = storage_of(options),
+      .end_ids = end_ids(source),
+      .usable_ids = std::min(tokenizer.vocab_size(), source.config.vocab_size())};
+  const train::Request request{.prompt = tokenizer.encode_prompt(prompt),
                                .tokens = options.tokens,
                                .sampling = options.sampling};
-  note_dropped(train::context_of(*model, request, how), how.policy);
+  note_dropped(train::context_of(*source.model, request, how), how.policy);
   const bool quiet = options.json == "-";
   Utf8Stream stream;
+  std::string text;
   how.on_token = [&](size_t, int32_t id) {
-    if (!quiet && id != ByteTokenizer::kEndOfDocument)
-      show(stream.add(std::string(1, static_cast<char>(id))));
+    if (tokenizer.is_special(id)) return;
+    text += tokenizer.bytes_of(id);
+    if (!quiet) show(stream.add(tokenizer.bytes_of(id)));
   };
   if (!quiet) show(prompt);
-  const train::Generation made = train::generate(*model, {&request, 1}, how);
+  const train::Generation made = train::generate(*source.model, {&request, 1}, how);
   if (!quiet) show(stream.finish() + "\n");
-  write_json(options.json, answer_of(prompt, made, how.policy));
+  write_json(options.json, answer_of(prompt, text, made, how.policy));
   return 0;
 }
 
@@ -156,7 +163,9 @@ int generate(const GenerateOptions& options) {
 void add_generate(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("generate", kHelp);
   auto options = std::make_shared<GenerateOptions>();
-  command->add_option("DIR", options->run, "Directory of a run")->required();
+  command->add_option("DIR", options->run, "A run or a Hugging Face folder")->required();
+  command->add_option("--adapter", options->adapter,
+                      "A directory with a PEFT adapter for the model");
   command->add_option("--prompt", options->prompt, "The text to continue; - reads standard input")
       ->required();
   command->add_option("--tokens", options->tokens, "At most so many tokens (default 256)")

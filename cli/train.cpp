@@ -18,6 +18,7 @@
 #include "io/hf_model.h"
 #include "io/json_lines.h"
 #include "lab/planted.h"
+#include "train/lora.h"
 #include "train/loss_text.h"
 #include "train/model_origin.h"
 #include "train/run.h"
@@ -41,7 +42,7 @@ struct TrainOptions {
   std::optional<std::string> data;
   std::optional<int64_t> steps;
   std::vector<std::string> settings;
-  std::optional<std::string> lr, batch, seq, seed;
+  std::optional<std::string> lr, batch, seq, seed, lora;
   std::vector<std::string> faults;
   std::string watch = "light";
   int64_t checkpoint_every = 0;
@@ -51,13 +52,18 @@ struct TrainOptions {
   bool dispatch_report = false;
 };
 
+bool is_run(const std::string& path) {
+  return std::filesystem::is_directory(path) &&
+         std::filesystem::is_directory(path + "/checkpoints");
+}
+
+// The configuration that a model's name stands for. That of a run is the one it had.
 train::ConfigBuilder builder_of(const std::string& model) {
+  if (is_run(model)) return train::read_record(model).config;
   const auto presets = train::ConfigBuilder::presets();
   const bool preset = std::find(presets.begin(), presets.end(), model) != presets.end();
   if (preset) return train::ConfigBuilder::preset(model);
   if (std::filesystem::is_directory(model)) {
-    require(!std::filesystem::exists(model + "/checkpoints"),
-            "train: '{}' is a run; to go on with it, use --resume {}", model, model);
     return train::keys_of(read_hf_folder_config(model), model);
   }
   const bool file = std::filesystem::exists(model) || model.ends_with(".json") ||
@@ -76,6 +82,7 @@ void apply_flags(const TrainOptions& options, train::ConfigBuilder& config) {
   flag(options.batch, "--batch", "batch_size");
   flag(options.seq, "--seq", "seq_len");
   flag(options.seed, "--seed", "seed");
+  flag(options.lora, "--lora", "lora");
 }
 
 // A resumed run keeps its configuration: the command line may repeat its values, and change only
@@ -140,6 +147,9 @@ class TrainCommand {
     faults_.plant(context, 1);
     origin_ = model_origin(config);
     train::Trainer trainer(config, std::move(text.tokens), std::move(origin_.model));
+    if (!earlier_ && is_run(options_.model)) {
+      nn::load_base(trainer.model(), train::read_base(options_.model));
+    }
     if (earlier_) train::load_latest(options_.resume, trainer);
     interrupt.note_the_next();
     write_directory(trainer, text.record);
@@ -172,7 +182,14 @@ class TrainCommand {
     }
     own_documents_ = config_->value("documents");
     const std::vector<std::string> needs = faults_.apply_needs(*config_);
-    config_->build();
+    const train::Config config = config_->build();
+    if (!earlier_ && is_run(options_.model)) {
+      require(
+          !config.lora.empty(),
+          "train: '{}' is a run; train an adapter for its model with --lora r=8,alpha=16, or go "
+          "on with it by --resume {}",
+          options_.model, options_.model);
+    }
     for (const std::string& line : needs) fmt::print("{}\n", line);
   }
 
@@ -255,10 +272,12 @@ class TrainCommand {
     const int64_t first = trainer.steps_done() + 1;
     const int64_t last = last_step(trainer.config());
     Progress progress(first, last);
-    progress.say(fmt::format("{}: {} parameters, {} threads, steps {} to {}, watch {}, into {}",
-                             earlier_ ? earlier_->model : options_.model,
-                             trainer.model().parameter_count(), context.threads, first, last,
-                             diagnose::name(level_), directory_));
+    const nn::TrainableSet set = nn::trainable_set(trainer.model());
+    const std::string trained = set.frozen == 0 ? "" : fmt::format(" ({} trained)", set.trained);
+    progress.say(fmt::format("{}: {} parameters{}, {} threads, steps {} to {}, watch {}, into {}",
+                             earlier_ ? earlier_->model : options_.model, set.trained + set.frozen,
+                             trained, context.threads, first, last, diagnose::name(level_),
+                             directory_));
     for (const std::string& line : faults_.lines()) progress.say(line);
     if (first > last) progress.say(fmt::format("the run is at step {} already", first - 1));
 
@@ -343,8 +362,10 @@ class TrainCommand {
 void add_train(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("train", kHelp);
   auto options = std::make_shared<TrainOptions>();
-  command->add_option("MODEL", options->model,
-                      "tiny, char, gpt2, a JSON file of keys, or a Hugging Face folder");
+  command->add_option(
+      "MODEL", options->model,
+      "tiny, char, gpt2, a JSON file of keys, or a Hugging Face folder; with --lora "
+      "also a run");
   command->add_option("--out", options->out, "Directory of the run; new or empty");
   command
       ->add_option("--steps", options->steps,
@@ -362,6 +383,11 @@ void add_train(CLI::App& app, int& exit_code) {
   command->add_option("--batch", options->batch, "Key batch_size: sequences of a step");
   command->add_option("--seq", options->seq, "Key seq_len: tokens of a sequence");
   command->add_option("--seed", options->seed, "Key seed: of initialisation, order and dropout");
+  command->add_option(
+      "--lora", options->lora,
+      "Key lora: freeze the model and train a low-rank adapter, r=8,alpha=16; also "
+      "targets=c_attn+c_proj (default all-linear), dropout=P, rslora=true, and last "
+      "regex=EXPRESSION in place of targets");
   command->add_option("--watch", options->watch,
                       "off, light (default: counters, labels and losses), full (reads tensors), "
                       "deep (runs more)");

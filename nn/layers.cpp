@@ -1,6 +1,7 @@
 #include "nn/layers.h"
 
 #include "core/rng.h"
+#include "nn/lora.h"
 
 namespace faultline::nn {
 
@@ -8,8 +9,35 @@ Linear::Linear(int64_t in, int64_t out, Bias bias)
     : weight_(add_parameter("weight", {out, in}, Decay::yes)),
       bias_(bias == Bias::yes ? &add_parameter("bias", {out}, Decay::no) : nullptr) {}
 
+Linear::~Linear() = default;
+
 Tensor Linear::operator()(const Tensor& x) {
-  return unit([&] { return linear(x, use(weight_), bias_ != nullptr ? use(*bias_) : Tensor()); });
+  return unit([&] {
+    const Tensor y = linear(x, use(weight_), bias_ != nullptr ? use(*bias_) : Tensor());
+    return adapters_.empty() ? y : adapted(x, y);
+  });
+}
+
+// Summed in the adapters' dtype, the wider one, and rounded once.
+Tensor Linear::adapted(const Tensor& x, const Tensor& y) {
+  const EventBus& events = Context::current().events;
+  Tensor sum = y;
+  for (const auto& adapter : adapters_) {
+    if (adapter->role() != AdapterRole::active) continue;
+    const Tensor delta = (*adapter)(x);
+    if (events.wanted<LoraEvent>()) {
+      const NoGrad off;
+      events.emit(LoraEvent{*this, *adapter, linear(x, use(weight_)), delta});
+    }
+    sum = cast(sum, delta.dtype()) + delta;
+  }
+  return cast(sum, y.dtype());
+}
+
+void Linear::attach(const std::string& name, std::unique_ptr<LoraAdapter> adapter) {
+  add_child(name, *adapter);
+  adapter->set_training(training());
+  adapters_.push_back(std::move(adapter));
 }
 
 Embedding::Embedding(int64_t count, int64_t width)

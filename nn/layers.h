@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "autograd/functional.h"
 #include "nn/module.h"
 
@@ -7,15 +10,28 @@ namespace faultline::nn {
 
 enum class Bias : uint8_t { yes, no };
 
+class LoraAdapter;  // lora.h
+
 // y = x W^T + b; weight [out, in], bias [out], both zeros until the model initialises them.
+// Low-rank adapters may join: y + the sum of what the active ones give for x.
 class Linear : public Module {
  public:
   Linear(int64_t in, int64_t out, Bias bias = Bias::yes);
+  ~Linear() override;
   Tensor operator()(const Tensor& x);
 
+  Parameter& weight() { return weight_; }
+  // Takes the adapter as its child `name`; no other part may have that name.
+  void attach(const std::string& name, std::unique_ptr<LoraAdapter> adapter);
+  // In the order in which they came.
+  const std::vector<std::unique_ptr<LoraAdapter>>& adapters() const { return adapters_; }
+
  private:
+  Tensor adapted(const Tensor& x, const Tensor& y);
+
   Parameter& weight_;
   Parameter* bias_;  // null: none
+  std::vector<std::unique_ptr<LoraAdapter>> adapters_;
 };
 
 // Rows of weight [count, width], zeros until the model initialises them.

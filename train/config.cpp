@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "data/corpus.h"
 #include "io/mapped_file.h"
+#include "train/lora.h"
 
 namespace faultline::train {
 namespace {
@@ -49,6 +50,7 @@ constexpr Key kKeys[] = {
     {"eval_every", &Config::eval_every},
     {"documents", &Config::documents},
     {"pack", &Config::pack},
+    {"lora", &Config::lora},
 };
 
 const Key& find(const std::string& name) {
@@ -210,6 +212,7 @@ void Config::check() const {
   nn::attention_policy_from_name(attention);
   optim::decline_from_name(schedule);
   if (!documents.empty()) documents_from_name(documents);
+  if (!lora.empty()) lora_from_text(lora);
 }
 
 nn::Gpt2Config Config::model() const {

@@ -20,7 +20,7 @@ struct ConfigEntry {
 };
 
 // Everything that decides a run's numbers, typed. Keys are those of the command line's contract;
-// `pack`, `init_std`, `attention`, `counted_steps` and `schedule` are beside them.
+// `pack`, `init_std`, `attention`, `counted_steps`, `schedule` and `lora` are beside them.
 struct Config {
   int64_t num_layers = 2;
   int64_t num_heads = 2;
@@ -48,6 +48,7 @@ struct Config {
   int64_t eval_every = 0;  // 0: at the end only
   std::string documents;   // "": chapter for the default corpus, none for other text
   bool pack = true;
+  std::string lora;  // the adapter to train in place of the model, see train/lora.h; "": none
 
   // Throws InvalidArgument naming the first impossible value (zero sizes, heads that do not divide,
   // a rate that is not finite, ...).

@@ -2,10 +2,13 @@
 
 #include <filesystem>
 
+#include "data/bpe_tokenizer.h"
 #include "io/atomic_file.h"
 #include "io/byte_tokenizer_file.h"
 #include "io/checkpoint.h"
 #include "io/mapped_file.h"
+#include "io/peft.h"
+#include "train/lora.h"
 #include "train/model_origin.h"
 
 namespace faultline::train {
@@ -31,12 +34,12 @@ std::map<std::string, std::string> read_tokenizer_files(const std::string& direc
 // A run of ours, whose ids are bytes and whose documents end with byte 0.
 SpecialTokens byte_tokens() { return {.begin = {}, .ends = {0}, .padding = {}}; }
 
-ModelDirectory open_run(const std::string& directory, uint64_t seed) {
+ModelDirectory open_run(const std::string& directory, const std::string& adapter) {
   ModelDirectory result;
   result.record = read_record(directory);
+  const Config config = result.record->config.build();
   const Json& architecture = result.record->architecture;
   if (architecture.is(Json::Kind::null)) {
-    const Config config = result.record->config.build();
     check_memory_to_generate(config);
     result.config = {config.model(), byte_tokens(), DType::f32};
     result.bytes = true;
@@ -44,18 +47,19 @@ ModelDirectory open_run(const std::string& directory, uint64_t seed) {
     result.config = read_hf_config(architecture, directory + "/config.json: architecture");
     check_hf_memory(result.config, directory + "/config.json");
   }
-  const auto checkpoint = latest_checkpoint(directory);
-  require(checkpoint.has_value(), "'{}' has no checkpoint; train it first", directory);
-  result.model = make_hf_model(result.config, seed);
-  result.model->load(load_checkpoint(*checkpoint).state.part("model"));
+  result.model = make_hf_model(result.config, config.seed);
+  result.step = load_run(*result.model, config, directory, adapter);
   return result;
 }
 
-ModelDirectory open_folder(const std::string& directory, uint64_t seed) {
-  HfModel loaded = load_hf_model(directory, seed);
+ModelDirectory open_folder(const std::string& directory, const std::string& adapter) {
+  HfModel loaded = load_hf_model(directory);
   ModelDirectory result;
   result.config = std::move(loaded.config);
   result.model = std::move(loaded.model);
+  if (!adapter.empty()) {
+    load_peft(*result.model, kRunAdapter, adapter, result.model->dropout_key());
+  }
   return result;
 }
 
@@ -82,13 +86,19 @@ std::map<std::string, std::string> kept_files(const std::string& directory) {
   return files;
 }
 
-ModelDirectory open_model(const std::string& directory, uint64_t seed) {
+ModelDirectory open_model(const std::string& directory, const std::string& adapter) {
   const bool folder = is_hf_folder(directory);
-  ModelDirectory result = folder ? open_folder(directory, seed) : open_run(directory, seed);
+  ModelDirectory result = folder ? open_folder(directory, adapter) : open_run(directory, adapter);
+  result.model->set_training(false);
   result.generation = read_generation_config(directory, result.config.vocab_size());
   result.tokenizer_files = read_tokenizer_files(directory);
   if (result.tokenizer_files.contains(kTokenizer)) {
     result.bytes = is_byte_tokenizer(directory + "/" + kTokenizer);
+  }
+  if (result.bytes) {
+    result.tokenizer = std::make_unique<ByteTokenizer>();
+  } else if (!result.tokenizer_files.empty()) {
+    result.tokenizer = std::make_unique<BpeTokenizer>(BpeTokenizer::load(directory));
   }
   return result;
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "data/tokenizer.h"
 #include "io/hf_model.h"
 #include "train/run.h"
 
@@ -18,13 +19,17 @@ struct ModelDirectory {
   GenerationConfig generation;
   // tokenizer.json and what belongs to it, by name, as they are; empty when there is none.
   std::map<std::string, std::string> tokenizer_files;
-  bool bytes = false;               // the tokenizer is ByteTokenizer
-  std::optional<RunRecord> record;  // of a run
+  bool bytes = false;                    // the tokenizer is ByteTokenizer
+  std::unique_ptr<Tokenizer> tokenizer;  // null when there is none
+  std::optional<RunRecord> record;       // of a run
+  int64_t step = 0;                      // of a run
 };
 
-// Opens `directory`: the latest checkpoint of a run, or the weights of a folder. `seed` is for what
-// is random later. Throws InvalidArgument naming file and key, IoError when a file cannot be read.
-ModelDirectory open_model(const std::string& directory, uint64_t seed = 1);
+// Opens `directory`: the latest checkpoint of a run, or the weights of a folder; over either, or in
+// place of the run's own, the PEFT adapter in the directory `adapter` unless that is "". The model
+// is in evaluation mode. Throws InvalidArgument naming file and key, IoError when a file cannot be
+// read.
+ModelDirectory open_model(const std::string& directory, const std::string& adapter = "");
 
 // The files beside the weights that a run keeps of a folder: those of the tokenizer and
 // generation_config.json, by name.

@@ -5,6 +5,7 @@
 
 #include "io/checkpoint.h"
 #include "io/json_lines.h"
+#include "train/lora.h"
 
 namespace faultline::train {
 namespace {
@@ -90,6 +91,7 @@ class Loop {
 
   void save() {
     save_checkpoint(directory_, trainer_.steps_done(), trainer_.state());
+    save_adapter(directory_, trainer_);
     saved_step_ = trainer_.steps_done();
   }
 

@@ -15,6 +15,7 @@
 //   ranks.json             one entry a rank: what it holds and sends
 //   metrics.jsonl          {step, loss, lr, grad_norm, tokens, ms} a step, {step, eval_loss} an
 //                          evaluation
+//   base.safetensors, adapter/   of a run that trains an adapter, see train/lora.h
 //   checkpoints/step_N/    step 0, every `checkpoint_every` steps, and the last one
 namespace faultline::train {
 
@@ -54,6 +55,11 @@ void check_free(const std::string& directory);
 // `files` (content by name). All of it appears at once or not at all.
 void create_run(const std::string& directory, const RunRecord& record, Trainer& trainer,
                 const std::map<std::string, std::string>& files);
+
+// Makes `directory` with config.json, `files`, and the model as the checkpoint of `step`. It can be
+// generated from and trained over, not resumed: it has no optimizer.
+void create_model_run(const std::string& directory, const RunRecord& record, int64_t step,
+                      nn::LanguageModel& model, const std::map<std::string, std::string>& files);
 
 // The run's metrics as they stood after `step`, as text.
 std::string metrics_until(const std::string& directory, int64_t step);

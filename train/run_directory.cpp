@@ -8,6 +8,7 @@
 #include "io/mapped_file.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/product.h"
+#include "train/lora.h"
 #include "train/run.h"
 #include "version.h"
 
@@ -39,14 +40,14 @@ int64_t bytes_of(const State& state, const std::string& prefix) {
 }
 
 // A serial run is one rank that sends nothing and records no plan.
-Json ranks_of(const State& state) {
-  const int64_t parameters = bytes_of(state, "model.");
+Json ranks_of(const State& state, int64_t parameters) {
+  const int64_t gradients = bytes_of(state, "model.");  // of what is trained
   return Json::array().push(Json::object()
                                 .set("rank", 0)
                                 .set("world", 1)
                                 .set("zero", 0)
                                 .set("parameter_bytes", parameters)
-                                .set("gradient_bytes", parameters)
+                                .set("gradient_bytes", gradients)
                                 .set("optimizer_bytes", bytes_of(state, "optimizer."))
                                 .set("sent_bytes", 0)
                                 .set("plan_captures", 0)
@@ -119,10 +120,25 @@ void create_run(const std::string& directory, const RunRecord& record, Trainer& 
   AtomicDirectory made(directory);
   const std::string& place = made.temporary_path();
   const State state = trainer.state();
+  const int64_t parameters = bytes_of(trainer.model().state(), "");
   write_record(place, record);
-  write_file_atomically(place + "/ranks.json", ranks_of(state).to_indented_text());
+  write_file_atomically(place + "/ranks.json", ranks_of(state, parameters).to_indented_text());
   for (const auto& [name, content] : files) write_file_atomically(place + "/" + name, content);
   save_checkpoint(place, trainer.steps_done(), state);
+  save_base(place, trainer);
+  save_adapter(place, trainer);
+  made.commit_new();
+}
+
+void create_model_run(const std::string& directory, const RunRecord& record, int64_t step,
+                      nn::LanguageModel& model, const std::map<std::string, std::string>& files) {
+  AtomicDirectory made(directory);
+  const std::string& place = made.temporary_path();
+  State state;
+  state.add("model", model.state());
+  write_record(place, record);
+  for (const auto& [name, content] : files) write_file_atomically(place + "/" + name, content);
+  save_checkpoint(place, step, state);
   made.commit_new();
 }
 
@@ -140,6 +156,7 @@ std::string metrics_until(const std::string& directory, int64_t step) {
 int64_t load_latest(const std::string& directory, Trainer& trainer) {
   const auto path = latest_checkpoint(directory);
   require(path.has_value(), "'{}' has no checkpoint to go on from; start the run again", directory);
+  if (!trainer.config().lora.empty()) load_saved_base(directory, trainer.model());
   const State state = load_checkpoint(*path).state;
   require(state.values.contains("step"),
           "'{}' holds weights and no optimizer, `faultline convert` made it; begin a run from the "

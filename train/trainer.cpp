@@ -6,6 +6,7 @@
 #include "autograd/functional.h"
 #include "core/context.h"
 #include "core/rng.h"
+#include "train/lora.h"
 
 namespace faultline::train {
 namespace {
@@ -54,7 +55,8 @@ Trainer::Trainer(const Config& config, TokenStore tokens, std::unique_ptr<nn::La
       SamplerOptions{config.seq_len, config.batch_size, config.seed, packing});
   model_ =
       model != nullptr ? std::move(model) : std::make_unique<nn::Gpt2>(config.model(), config.seed);
-  parameters_ = model_->parameters();
+  add_run_adapter(*model_, config);
+  parameters_ = nn::trainable_parameters(*model_);
   optimizer_ =
       std::make_unique<optim::AdamW>(optim::decay_groups(parameters_, config.weight_decay),
                                      optim::AdamWOptions{config.beta1, config.beta2, config.eps});
@@ -183,7 +185,7 @@ FloorProbeEvent Trainer::probe_floor(int64_t rows) {
 
 State Trainer::state() {
   State state;
-  state.add("model", model_->state());
+  state.add("model", trained_state(*model_, config_));
   state.add("optimizer", optimizer_->state());
   state.add("sampler", sampler_->state());
   state.set_integer("step", step_);
@@ -193,7 +195,7 @@ State Trainer::state() {
 void Trainer::load(const State& state) {
   const int64_t step = state.integer("step");
   sampler_->load_state(state.part("sampler"));
-  model_->load(state.part("model"));
+  load_trained(*model_, config_, state.part("model"));
   optimizer_->load(state.part("optimizer"));
   step_ = step;
 }

@@ -84,7 +84,8 @@ class Trainer {
   nn::LanguageModel& model() { return *model_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
 
-  // All that a bitwise continuation needs: model, optimizer, sampler, step.
+  // All that a bitwise continuation needs: model (of one with an adapter, the adapter alone),
+  // optimizer, sampler, step.
   State state();
   // Throws InvalidArgument when the state is of another model, other data or another seed.
   void load(const State& state);

@@ -1,0 +1,92 @@
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/json_output.h"
+#include "core/context.h"
+#include "io/peft.h"
+#include "nn/lora.h"
+#include "train/model_directory.h"
+
+namespace faultline::cli {
+namespace {
+
+constexpr const char* kHelp =
+    "Writes an adapter into the weights of its base. DIR is the run that trained the adapter or, with "
+    "--adapter, the base: a run or a Hugging Face folder. OUT is of the same kind as DIR.\n"
+    "Example: faultline merge tuned --out merged\n"
+    "Example: faultline merge run --adapter tuned/adapter --out merged";
+
+struct MergeOptions {
+  std::string run;
+  std::string adapter;
+  std::string out;
+  std::string json;
+};
+
+Json json_of(const nn::Merge& merge) {
+  Json layers = Json::array();
+  for (const nn::LayerMerge& layer : merge.layers) {
+    layers.push(Json::object()
+                    .set("layer", peft_layer_name(layer.layer))
+                    .set("elements", layer.elements)
+                    .set("unchanged", layer.unchanged)
+                    .set("survived", layer.survived));
+  }
+  return layers;
+}
+
+void print_summary(const nn::Merge& merge, const std::string& out) {
+  double elements = 0;
+  double unchanged = 0;
+  for (const nn::LayerMerge& layer : merge.layers) {
+    elements += static_cast<double>(layer.elements);
+    unchanged += static_cast<double>(layer.unchanged);
+  }
+  fmt::print("{}: {} layers merged; {:.2f} % of their weights were too coarse to change\n", out,
+             merge.layers.size(), elements == 0 ? 0 : 100 * unchanged / elements);
+}
+
+// The model alone, without the adapter that is merged into it.
+std::unique_ptr<nn::LanguageModel> bare(const train::ModelDirectory& source) {
+  auto model = make_hf_model(source.config, 1);
+  model->load(nn::base_state(*source.model));
+  return model;
+}
+
+int merge(const MergeOptions& options) {
+  train::check_free(options.out);
+  Context context({.seed = 1});
+  const ContextGuard guard(context);
+  train::ModelDirectory source = train::open_model(options.run, options.adapter);
+  require(
+      !options.adapter.empty() || (source.record && !source.record->config.build().lora.empty()),
+      "merge: '{}' trained no adapter; name one with --adapter DIR", options.run);
+  const nn::Merge done = nn::merge_adapters(*source.model, nn::Originals::drop);
+  source.model = bare(source);
+  if (source.record) {
+    source.record->config.set("lora", "", "merge");
+    train::create_model_run(options.out, *source.record, source.step, *source.model,
+                            source.tokenizer_files);
+  } else {
+    train::write_hf_folder(options.out, source, {});
+  }
+  if (options.json != "-") print_summary(done, options.out);
+  write_json(options.json, Json::object().set("out", options.out).set("layers", json_of(done)));
+  return 0;
+}
+
+}  // namespace
+
+void add_merge(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("merge", kHelp);
+  auto options = std::make_shared<MergeOptions>();
+  command->add_option("DIR", options->run, "A run or a Hugging Face folder")->required();
+  command->add_option("--adapter", options->adapter,
+                      "A directory with a PEFT adapter (default: the one that the run trained)");
+  command->add_option("--out", options->out, "Directory to write; new or empty")->required();
+  command->add_option("--json", options->json, "Write the answer as JSON to a file, - for stdout");
+  command->callback([options, &exit_code] { exit_code = merge(*options); });
+}
+
+}  // namespace faultline::cli
