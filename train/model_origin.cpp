@@ -74,7 +74,7 @@ ConfigBuilder keys_of(const HfConfig& folder, const std::string& source) {
 ModelOrigin begin_from(const std::string& folder, const ConfigBuilder& keys) {
   const Config config = keys.build();
   check_sizes(folder, read_hf_folder_config(folder), keys);
-  ModelDirectory opened = open_model(folder, config.seed);
+  ModelDirectory opened = open_model(folder);
   require(opened.bytes,
           "train: '{}' has no tokenizer that is known here (tokenizer.json of the 256 bytes)",
           folder);
