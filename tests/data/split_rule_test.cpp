@@ -55,7 +55,7 @@ TEST(SplitRule, KeepsWhatLiesBetweenMatches) {
 }
 
 TEST(SplitRule, GivesUpOnAPatternWithoutEnd) {
-  const SplitRule rule({"(a+)+b"}, "test");
+  const SplitRule rule({"(a+)+[bc]"}, "test");
   EXPECT_THROW(rule.split(std::string(64, 'a'), [](std::string_view) {}), InvalidArgument);
 }
 
