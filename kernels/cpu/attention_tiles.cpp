@@ -108,6 +108,15 @@ bool TileSight::fill_rule(Range queries, Range keys) {
     any = any || own.begin < own.end;
     sees_all_ = sees_all_ && own.count() == query_count_;
   }
+  std::fill(std::begin(seen_), std::end(seen_), Range{0, sees_all_ ? key_count_ : 0});
+  for (int64_t k = 0; k < key_count_ && !sees_all_; ++k) {
+    if (seen_by_[k].begin == seen_by_[k].end) continue;
+    const int64_t last = (seen_by_[k].end - 1) / kTileMultiple;
+    for (int64_t strip = seen_by_[k].begin / kTileMultiple; strip <= last; ++strip) {
+      Range& seen = seen_[strip];
+      seen = {seen.end == 0 ? k : seen.begin, k + 1};
+    }
+  }
   return any;
 }
 
@@ -117,14 +126,15 @@ void TileSight::fill_allowed(int64_t b, Range queries, Range keys) {
     const int64_t first = visibility_.mask().query_offset + queries.begin;
     for (int64_t q = 0; q < query_count_; ++q) own[q] = visibility_.document(b, first + q);
   }
+  const int64_t width = padded(query_count_);
   for (int64_t k = 0; k < key_count_; ++k) {
     float* const row = allowed_.get() + k * kTileQueries;
-    std::fill_n(row, kTileQueries, 0.0F);
+    std::fill_n(row, width, 0.0F);
     if (!visibility_.is_valid(b, keys.begin + k)) continue;
     std::fill(row + seen_by_[k].begin, row + seen_by_[k].end, 1.0F);
     if (!visibility_.has_documents()) continue;
     const int32_t document = visibility_.document(b, keys.begin + k);
-    for (int64_t q = 0; q < kTileQueries; ++q) row[q] = own[q] == document ? row[q] : 0.0F;
+    for (int64_t q = 0; q < width; ++q) row[q] = own[q] == document ? row[q] : 0.0F;
   }
 }
 
@@ -144,16 +154,6 @@ bool TileSight::look(int64_t b, Range queries, Range keys) {
   return allowed > 0;
 }
 
-Range TileSight::keys_seen_by(Range queries) const {
-  Range result{key_count_, 0};
-  for (int64_t k = 0; k < key_count_; ++k) {
-    if (seen_by_[k].begin >= queries.end || seen_by_[k].end <= queries.begin) continue;
-    if (seen_by_[k].begin == seen_by_[k].end) continue;
-    result = {std::min(result.begin, k), k + 1};
-  }
-  return result.begin < result.end ? result : Range{0, 0};
-}
-
 Range TileSight::queries_that_see(Range keys) const {
   Range result{query_count_, 0};
   for (int64_t k = keys.begin; k < keys.end; ++k) {
@@ -169,7 +169,7 @@ Range TileSight::queries_that_see(Range keys) const {
 namespace {
 
 // Rows or columns that a product is cut into where a mask leaves some of it out.
-constexpr int64_t kStrip = 16;
+constexpr int64_t kStrip = kTileMultiple;
 
 TileProduct rows_of(const TileProduct& whole, Range rows) {
   TileProduct part = whole;
@@ -220,7 +220,7 @@ void TileSight::multiply_scores(const TileProduct& product) const {
   if (sees_all_) return spans.multiply(product);
   for (int64_t j = 0; j < product.columns; j += kStrip) {
     const Range columns{j, std::min(product.columns, j + kStrip)};
-    spans.multiply(columns_of(rows_of(product, keys_seen_by(columns)), columns));
+    spans.multiply(columns_of(rows_of(product, seen_[j / kStrip]), columns));
   }
 }
 
@@ -229,7 +229,7 @@ void TileSight::multiply_onto_queries(const TileProduct& product) const {
   if (!right_side_is_finite(product)) {
     return tile_spans().multiply_allowed(product, allowed_.get(), 1, kTileQueries);
   }
-  multiply_strips(product, [this](Range queries) { return keys_seen_by(queries); });
+  multiply_strips(product, [this](Range queries) { return seen_[queries.begin / kStrip]; });
 }
 
 void TileSight::multiply_onto_keys(const TileProduct& product) const {

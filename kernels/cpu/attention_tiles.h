@@ -14,13 +14,6 @@ namespace faultline::cpu {
 constexpr int64_t kTileQueries = 64;
 constexpr int64_t kTileKeys = 64;
 
-// Indices [begin, end).
-struct Range {
-  int64_t begin;
-  int64_t end;
-  int64_t count() const { return end - begin; }
-};
-
 // Rows of f32, `row` apart.
 struct Rows {
   const float* data;
@@ -87,6 +80,10 @@ class TileSight {
   // all.
   const float* allowed() const { return sees_all_ ? nullptr : allowed_.get(); }
 
+  // For each kTileMultiple queries, the keys that the rule of the mask lets any of them see, as one
+  // range, which may hold others too.
+  const Range* seen() const { return seen_; }
+
   // c [keys, queries] = a b; where a query does not see a key, anything.
   void multiply_scores(const TileProduct& product) const;
   // c [queries, D] += a [queries, keys] b [keys, D], a being 0 where a query does not see a key.
@@ -97,15 +94,15 @@ class TileSight {
  private:
   bool fill_rule(Range queries, Range keys);
   void fill_allowed(int64_t b, Range queries, Range keys);
-  // By the rule of the mask alone: one range, which may hold others too.
-  Range keys_seen_by(Range queries) const;
   Range queries_that_see(Range keys) const;
 
   const Visibility& visibility_;
   bool sees_all_ = false;
   int64_t query_count_ = 0;
   int64_t key_count_ = 0;
-  Range seen_by_[kTileKeys] = {};  // counted in the tile: the queries that see each key
+  // Counted in the tile, by the rule of the mask alone.
+  Range seen_by_[kTileKeys] = {};  // the queries that see each key
+  Range seen_[kTileQueries / kTileMultiple] = {};
   std::unique_ptr<float[]> allowed_;
 };
 

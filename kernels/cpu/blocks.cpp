@@ -59,7 +59,11 @@ void write_run(const float* x, std::byte* address, DType dtype, int64_t stride, 
     narrow_run(x, reinterpret_cast<bfloat16*>(address), stride, n, arithmetic_spans().narrow_bf16);
   } else {
     auto* y = reinterpret_cast<float*>(address);
-    for (int64_t i = 0; i < n; ++i) y[i * stride] = x[i];
+    if (stride == 1) {
+      std::memcpy(y, x, static_cast<size_t>(n) * sizeof(float));
+    } else {
+      for (int64_t i = 0; i < n; ++i) y[i * stride] = x[i];
+    }
   }
 }
 

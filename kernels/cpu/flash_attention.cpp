@@ -83,6 +83,7 @@ struct Forward {
                         .row = kTileQueries,
                         .keys = keys.count(),
                         .queries = queries.count(),
+                        .seen = work.sight.seen(),
                         .scale = static_cast<float>(attention.attributes.mask.scale),
                         .softcap = static_cast<float>(attention.attributes.softcap),
                         .drop = attention.drops() ? &drop : nullptr,

@@ -169,6 +169,7 @@ struct Backward {
                                  .row = kTileQueries,
                                  .keys = keys.count(),
                                  .queries = queries.count(),
+                                 .seen = work.sight.seen(),
                                  .scale = static_cast<float>(attention.attributes.mask.scale),
                                  .softcap = static_cast<float>(attention.attributes.softcap),
                                  .drop = attention.drops() ? &drop : nullptr,

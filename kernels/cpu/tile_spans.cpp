@@ -117,13 +117,22 @@ HWY_INLINE V dropout_factor(const ScoreTile& tile, int64_t k, int64_t q) {
   return hn::IfThenElseZero(is_kept(index, *tile.drop), all(tile.drop->scale));
 }
 
+// Zeros for the keys that none of the queries from q on is to weigh.
+HWY_INLINE void clear_unseen(const ScoreTile& tile, int64_t q, float* to) {
+  const Range seen = tile.seen[q / kTileMultiple];
+  const V zero = hn::Zero(D());
+  for (int64_t k = 0; k < seen.begin; ++k) hn::StoreU(zero, D(), to + k * tile.row + q);
+  for (int64_t k = seen.end; k < tile.keys; ++k) hn::StoreU(zero, D(), to + k * tile.row + q);
+}
+
 void weigh(const ScoreTile& tile, const OnlineSoftmax& softmax) {
   const D d;
   const V none = all(-std::numeric_limits<float>::infinity());
   for (int64_t q = 0; q < tile.queries; q += lanes()) {
     const V before = hn::LoadU(d, softmax.largest + q);
     V largest = before;
-    for (int64_t k = 0; k < tile.keys; ++k) {
+    const Range seen = tile.seen[q / kTileMultiple];
+    for (int64_t k = seen.begin; k < seen.end; ++k) {
       const V s = score(tile, k * tile.row + q);
       hn::StoreU(s, d, tile.scores + k * tile.row + q);
       // Operand order matters: x86 returns the second one when either is a NaN.
@@ -131,13 +140,14 @@ void weigh(const ScoreTile& tile, const OnlineSoftmax& softmax) {
     }
     const V shift = hn::IfThenElse(hn::Eq(largest, none), hn::Zero(d), largest);
     V total = hn::Zero(d);
-    for (int64_t k = 0; k < tile.keys; ++k) {
+    for (int64_t k = seen.begin; k < seen.end; ++k) {
       float* const weight = tile.scores + k * tile.row + q;
       V p = exp(hn::Sub(hn::LoadU(d, weight), shift));
       total = hn::Add(total, p);
       if (tile.drop != nullptr) p = hn::Mul(p, dropout_factor(tile, k, q));
       hn::StoreU(p, d, weight);
     }
+    clear_unseen(tile, q, tile.scores);
     const V factor = exp(hn::Sub(before, shift));
     hn::StoreU(largest, d, softmax.largest + q);
     hn::StoreU(factor, d, softmax.factors + q);
@@ -152,7 +162,8 @@ void weigh_backward(const ScoreTile& tile, float* gradient, const float* log_sum
   for (int64_t q = 0; q < tile.queries; q += lanes()) {
     const V lse = hn::LoadU(d, log_sum_exp + q);
     const V center = hn::LoadU(d, mean + q);
-    for (int64_t k = 0; k < tile.keys; ++k) {
+    const Range seen = tile.seen[q / kTileMultiple];
+    for (int64_t k = seen.begin; k < seen.end; ++k) {
       const int64_t at = k * tile.row + q;
       const V s = score(tile, at);
       const V p = exp(hn::Sub(s, lse));
@@ -173,15 +184,43 @@ void weigh_backward(const ScoreTile& tile, float* gradient, const float* log_sum
       // Where a weight is 0, what its value holds stays unread.
       hn::StoreU(hn::IfThenElseZero(hn::Ne(p, hn::Zero(d)), ds), d, gradient + at);
     }
+    clear_unseen(tile, q, tile.scores);
+    clear_unseen(tile, q, gradient);
   }
 }
 
 // ---- movement -----------------------------------------------------------------------------------
 
+// Four rows of four at a time.
+HWY_INLINE void transpose_square(const float* from, int64_t from_row, float* to, int64_t to_row) {
+  const hn::Full128<float> d;
+  const auto a = hn::LoadU(d, from);
+  const auto b = hn::LoadU(d, from + from_row);
+  const auto c = hn::LoadU(d, from + 2 * from_row);
+  const auto e = hn::LoadU(d, from + 3 * from_row);
+  const auto low_ab = hn::InterleaveLower(d, a, b);
+  const auto low_ce = hn::InterleaveLower(d, c, e);
+  const auto high_ab = hn::InterleaveUpper(d, a, b);
+  const auto high_ce = hn::InterleaveUpper(d, c, e);
+  hn::StoreU(hn::ConcatLowerLower(d, low_ce, low_ab), d, to);
+  hn::StoreU(hn::ConcatUpperUpper(d, low_ce, low_ab), d, to + to_row);
+  hn::StoreU(hn::ConcatLowerLower(d, high_ce, high_ab), d, to + 2 * to_row);
+  hn::StoreU(hn::ConcatUpperUpper(d, high_ce, high_ab), d, to + 3 * to_row);
+}
+
 void transpose(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
                int64_t columns) {
+  const int64_t whole_rows = rows - rows % 4;
+  const int64_t whole_columns = columns - columns % 4;
+  for (int64_t j = 0; j < whole_columns; j += 4) {
+    for (int64_t i = 0; i < whole_rows; i += 4) {
+      transpose_square(from + i * from_row + j, from_row, to + j * to_row + i, to_row);
+    }
+  }
   for (int64_t j = 0; j < columns; ++j) {
-    for (int64_t i = 0; i < rows; ++i) to[j * to_row + i] = from[i * from_row + j];
+    for (int64_t i = j < whole_columns ? whole_rows : 0; i < rows; ++i) {
+      to[j * to_row + i] = from[i * from_row + j];
+    }
   }
 }
 

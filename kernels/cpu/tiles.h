@@ -14,6 +14,13 @@ namespace faultline::cpu {
 constexpr int64_t kTileMultiple = 16;  // lanes of the widest vector
 inline int64_t padded(int64_t n) { return (n + kTileMultiple - 1) / kTileMultiple * kTileMultiple; }
 
+// Indices [begin, end).
+struct Range {
+  int64_t begin;
+  int64_t end;
+  int64_t count() const { return end - begin; }
+};
+
 enum class Onto : uint8_t { zeros, sum, scaled_sum };
 
 // c = start + a b with a start of 0, c, or c with row i multiplied by factors[i]. Each element adds
@@ -35,7 +42,8 @@ struct ScoreTile {
   const float* allowed;  // alike; 0 where a query may not see a key. Null: it may see all
   int64_t row;
   int64_t keys, queries;
-  float scale, softcap;     // a score is scale q k, or softcap tanh(scale q k / softcap)
+  const Range* seen;     // for each kTileMultiple queries, the keys to weigh; other weights are 0
+  float scale, softcap;  // a score is scale q k, or softcap tanh(scale q k / softcap)
   const DropoutSpan* drop;  // of the tile's first weight; null: none
   uint32_t dropout_stride;  // from a query's weight to that of the next
 };
