@@ -28,7 +28,7 @@ Tensor bools(const std::vector<uint8_t>& values, const Shape& shape) {
 // Row by row what attention gives when all scores are 0 and value j is 2^j: the mean of the visible
 // powers, which tells the visible set.
 std::vector<double> probe(const Mask& mask, const ScoreSizes& sizes, DType dtype = DType::f32,
-                          AttentionOptions options = {.scale = 1.0}) {
+                          const AttentionOptions& options = {.scale = 1.0}) {
   std::vector<double> powers;
   for (int64_t k = 0; k < sizes.keys; ++k) powers.push_back(std::exp2(static_cast<double>(k)));
   const Tensor v_1 = cast(tensor(powers, {1, 1, sizes.keys, 1}), dtype);
@@ -58,6 +58,18 @@ TEST(VisibilityProbe, PaddingBelongsToTheKeysOfItsBatch) {
   }
   const ScoreSizes sizes{4, 2, 4, 4};  // as many sequences as queries
   EXPECT_TRUE(test::close(probe(text.over({sizes}), sizes), expected, kProbe));
+}
+
+// As many sequences as heads: a mask [B, Q, K] that broadcasts would bind its batch to the heads.
+TEST(VisibilityProbe, AMaskOfTheBatchIsTheSameForItsHeads) {
+  const ScoreSizes sizes{2, 2, 4, 4};
+  const Tensor keep = bools({1, 1, 1, 1, 1, 1, 0, 0}, {2, 4});
+  const Tensor keep_BQK = contiguous(expand(reshape(keep, {2, 1, 4}), {2, 4, 4}));
+  const Mask mask =
+      mask_from_tensor(keep_BQK, {Axis::batch, Axis::query, Axis::key}, MaskKind::keep, sizes);
+  std::vector<double> expected(8, 3.75);
+  expected.resize(16, 1.5);
+  EXPECT_TRUE(test::close(probe(mask, sizes), expected, kProbe));
 }
 
 TEST(VisibilityProbe, PastKeysCountUnlessTheOffsetIsZeroOnPurpose) {
