@@ -14,6 +14,7 @@ void add_explain(CLI::App& app, int& exit_code);
 void add_train(CLI::App& app, int& exit_code);
 void add_reveal(CLI::App& app, int& exit_code);
 void add_generate(CLI::App& app, int& exit_code);
+void add_convert(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_check_attention(CLI::App& app, int& exit_code);
 

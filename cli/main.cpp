@@ -26,8 +26,8 @@ constexpr const char* kAbout =
 constexpr const char* kLaterFlags[] = {
     "--amp",    "--plan",     "--lora",    "--checkpoint-activations", "--ranks",  "--zero",
     "--reduce", "--deadline", "--backend", "--dispatch-report",        "--adapter"};
-constexpr const char* kLaterCommands[] = {"diagnose", "compare", "doctor",
-                                          "convert",  "merge",   "check-attention"};
+constexpr const char* kLaterCommands[] = {"diagnose", "compare", "doctor", "merge",
+                                          "check-attention"};
 
 std::vector<std::string> command_names(const CLI::App& app) {
   std::vector<std::string> names;
@@ -118,6 +118,7 @@ int run(int argc, char** argv) {
   add_train(app, exit_code);
   add_reveal(app, exit_code);
   add_generate(app, exit_code);
+  add_convert(app, exit_code);
   add_bench(app, exit_code);
   add_check_attention(app, exit_code);
   check_command(app, argc, argv);

@@ -15,9 +15,11 @@
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
 #include "io/directory_lock.h"
+#include "io/hf_model.h"
 #include "io/json_lines.h"
 #include "lab/planted.h"
 #include "train/loss_text.h"
+#include "train/model_origin.h"
 #include "train/run.h"
 
 namespace faultline::cli {
@@ -26,8 +28,8 @@ namespace {
 constexpr int64_t kProbeEvery = 50;
 
 constexpr const char* kHelp =
-    "Trains a GPT-2 and writes the run to a directory. MODEL is a preset (tiny, char, gpt2) or a "
-    "JSON file of configuration keys. Ctrl-C saves a checkpoint and ends the run.\n"
+    "Trains a GPT-2 and writes the run to a directory. MODEL is a preset (tiny, char, gpt2), a "
+    "JSON file of configuration keys, or a Hugging Face folder, from whose weights the run begins. Ctrl-C saves a checkpoint and ends the run.\n"
     "Example: faultline train char --out run --data book.txt --set dropout=0.1\n"
     "Example: faultline train --resume run --steps 2000\n"
     "Example: faultline train tiny --steps 400 --watch full --fault mystery:7 --out run";
@@ -53,10 +55,11 @@ train::ConfigBuilder builder_of(const std::string& model) {
   const auto presets = train::ConfigBuilder::presets();
   const bool preset = std::find(presets.begin(), presets.end(), model) != presets.end();
   if (preset) return train::ConfigBuilder::preset(model);
-  require(!std::filesystem::is_directory(model),
-          "train: '{}' is a directory; name a preset or a JSON file. To go on with a run, use "
-          "--resume {}",
-          model, model);
+  if (std::filesystem::is_directory(model)) {
+    require(!std::filesystem::exists(model + "/checkpoints"),
+            "train: '{}' is a run; to go on with it, use --resume {}", model, model);
+    return train::keys_of(read_hf_folder_config(model), model);
+  }
   const bool file = std::filesystem::exists(model) || model.ends_with(".json") ||
                     model.find('/') != std::string::npos;
   return file ? train::ConfigBuilder::file(model) : train::ConfigBuilder::preset(model);
@@ -135,7 +138,8 @@ class TrainCommand {
     TextData text = load_data(config);
     const diagnose::Watch watch(context, level_);
     faults_.plant(context, 1);
-    train::Trainer trainer(config, std::move(text.tokens));
+    origin_ = model_origin(config);
+    train::Trainer trainer(config, std::move(text.tokens), std::move(origin_.model));
     if (earlier_) train::load_latest(options_.resume, trainer);
     interrupt.note_the_next();
     write_directory(trainer, text.record);
@@ -178,6 +182,12 @@ class TrainCommand {
     std::error_code none;
     in_place_ = earlier_ && std::filesystem::equivalent(directory_, options_.resume, none);
     if (!in_place_) train::check_free(directory_);
+  }
+
+  train::ModelOrigin model_origin(const train::Config& config) const {
+    if (earlier_) return train::origin_of(*earlier_, options_.resume, config.seed);
+    return is_hf_folder(options_.model) ? train::begin_from(options_.model, *config_)
+                                        : train::ModelOrigin{};
   }
 
   int64_t last_step(const train::Config& config) const {
@@ -225,6 +235,8 @@ class TrainCommand {
       if (earlier_) files["metrics.jsonl"] = train::metrics_until(options_.resume, step);
       train::RunRecord record =
           train::make_record(earlier_ ? earlier_->model : options_.model, *config_, data);
+      record.architecture = origin_.architecture;
+      files.insert(origin_.files.begin(), origin_.files.end());
       train::create_run(directory_, record, trainer, files);
     }
     if (!earlier_) return;
@@ -318,6 +330,7 @@ class TrainCommand {
   lab::PlannedFaults faults_;
   std::optional<train::RunRecord> earlier_;
   std::optional<train::ConfigBuilder> config_;
+  train::ModelOrigin origin_;  // what the run took from a model folder, the model itself moved on
   std::string own_documents_;  // before a fault set it
   std::string directory_;
   bool in_place_ = false;
@@ -330,7 +343,8 @@ class TrainCommand {
 void add_train(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("train", kHelp);
   auto options = std::make_shared<TrainOptions>();
-  command->add_option("MODEL", options->model, "tiny, char, gpt2, or a JSON file of keys");
+  command->add_option("MODEL", options->model,
+                      "tiny, char, gpt2, a JSON file of keys, or a Hugging Face folder");
   command->add_option("--out", options->out, "Directory of the run; new or empty");
   command
       ->add_option("--steps", options->steps,

@@ -33,7 +33,7 @@ std::vector<std::string> read_vocabulary(const JsonField& vocab, size_t added) {
   std::vector<std::string> tokens;
   for (const auto& [token, value] : members) {
     const auto refuse_entry = [&, &name = token](const std::string& why) {
-      vocab.refuse("the token {} {}", json_quoted(name), why);
+      vocab.refuse("the token {} {}", shown(name), why);
     };
     if (token.empty()) refuse_entry("is empty");
     if (!value.is(Json::Kind::integer)) refuse_entry("has an id that is no integer");
@@ -45,7 +45,7 @@ std::vector<std::string> read_vocabulary(const JsonField& vocab, size_t added) {
     const auto id = static_cast<size_t>(number);
     tokens.resize(std::max(tokens.size(), id + 1));
     if (!tokens[id].empty()) {
-      refuse_entry(fmt::format("has the id {}, and so has {}", id, json_quoted(tokens[id])));
+      refuse_entry(fmt::format("has the id {}, and so has {}", id, shown(tokens[id])));
     }
     tokens[id] = token;
   }
@@ -66,8 +66,9 @@ BpeMerge merge_of(const Vocabulary& ids, std::string_view left, std::string_view
                   const Where& where) {
   const auto id_of = [&](std::string_view token, std::string_view what) {
     const auto found = ids.find(token);
-    require(found != ids.end(), "{}: {} {} of the merge is no token of the vocabulary", where(),
-            what, json_quoted(token));
+    if (found == ids.end()) {
+      fail("{}: {} {} of the merge is no token of the vocabulary", where(), what, shown(token));
+    }
     return found->second;
   };
   const int32_t left_id = id_of(left, "the left part");
@@ -79,8 +80,9 @@ BpeMerge merge_of(const Vocabulary& ids, std::string_view left, std::string_view
 template <class Where>
 std::pair<std::string_view, std::string_view> parts_of(std::string_view text, const Where& where) {
   const size_t blank = text.find(' ');
-  require(blank != std::string_view::npos && text.find(' ', blank + 1) == std::string_view::npos,
-          "{}: a merge is two tokens with one blank between, found {}", where(), json_quoted(text));
+  if (blank == std::string_view::npos || text.find(' ', blank + 1) != std::string_view::npos) {
+    fail("{}: a merge is two tokens with one blank between, found {}", where(), shown(text));
+  }
   return {text.substr(0, blank), text.substr(blank + 1)};
 }
 
@@ -97,8 +99,7 @@ std::vector<BpeMerge> read_merges(const JsonField& field, const Vocabulary& ids)
     }
     const bool pair = item.is(Json::Kind::array) && item.items().size() == 2 &&
                       item.items()[0].is(Json::Kind::text) && item.items()[1].is(Json::Kind::text);
-    require(pair, R"({}: a merge is "a b" or ["a", "b"], found {})", where(),
-            item.to_text().substr(0, 60));
+    if (!pair) fail(R"({}: a merge is "a b" or ["a", "b"], found {})", where(), shown_value(item));
     merges.push_back(merge_of(ids, item.items()[0].text(), item.items()[1].text(), where));
   }
   return merges;

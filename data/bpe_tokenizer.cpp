@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "data/byte_level.h"
+#include "data/json_field.h"
 #include "data/utf8.h"
 
 namespace faultline {
@@ -34,55 +35,67 @@ BpeTokenizer::BpeTokenizer(BpeDefinition definition, const std::string& where)
   }
 }
 
-// Every id has one name, and every name one id.
+// Every id has one name, and every name one id. The texts of errors are made only when there is
+// one: there are many tokens.
 void BpeTokenizer::name_tokens(const std::string& where) {
   std::vector<std::string>& tokens = definition_.tokens;
-  const size_t in_model = tokens.size();
-  const size_t most = in_model + definition_.added.size();
+  const size_t most = tokens.size() + definition_.added.size();
   for (const AddedToken& token : definition_.added) {
-    const auto id = static_cast<size_t>(token.id);
-    require(token.id >= 0 && id < most,
-            "{}: added_tokens: {} has the id {}, but there are at most {} tokens, so ids below it "
-            "have none",
-            where, json_quoted(token.content), token.id, most);
+    if (token.id < 0 || static_cast<size_t>(token.id) >= most) {
+      fail(
+          "{}: added_tokens: {} has the id {}, but there are at most {} tokens, so ids below it "
+          "have none",
+          where, shown(token.content), token.id, most);
+    }
     require(!token.content.empty(), "{}: added_tokens: the token {} is empty", where, token.id);
-    tokens.resize(std::max(tokens.size(), id + 1));
+    tokens.resize(std::max(tokens.size(), static_cast<size_t>(token.id) + 1));
   }
   for (size_t id = 0; id < tokens.size(); ++id) {
     if (tokens[id].empty()) continue;
     const auto [known, fresh] = ids_.emplace(tokens[id], static_cast<int32_t>(id));
-    require(fresh, "{}: the ids {} and {} have the same token {}", where, known->second, id,
-            json_quoted(tokens[id]));
+    if (!fresh) {
+      fail("{}: the ids {} and {} have the same token {}", where, known->second, id,
+           shown(tokens[id]));
+    }
   }
-  std::vector<uint8_t> is_added(tokens.size());
-  for (const AddedToken& token : definition_.added) {
-    const auto id = static_cast<size_t>(token.id);
-    require(is_added[id] == 0, "{}: added_tokens: the id {} is there twice", where, id);
-    is_added[id] = 1;
-    require(tokens[id].empty() || tokens[id] == token.content,
-            "{}: added_tokens: the id {} is {}, but {} in the vocabulary", where, id,
-            json_quoted(token.content), json_quoted(tokens[id]));
-    require(tokens[id].empty() ||
-                from_byte_level(token.content).value_or(token.content) == token.content,
-            "{}: added_tokens: {} is also the vocabulary's token for other bytes, so its id would "
-            "stand for both",
-            where, json_quoted(token.content));
-    const auto [known, fresh] = ids_.emplace(token.content, token.id);
-    require(fresh || known->second == token.id,
-            "{}: added_tokens: {} has the id {}, and also the id {}", where,
-            json_quoted(token.content), token.id, known->second);
-  }
-  for (size_t id = 0; id < tokens.size(); ++id) {
-    require(is_added[id] == 1 || !tokens[id].empty(),
-            "{}: model.vocab: no token has the id {} of {}; ids must be without holes", where, id,
-            tokens.size());
-  }
+  name_added_tokens(where);
   for (const auto* around : {&definition_.prompt_prefix, &definition_.prompt_suffix}) {
     for (const int32_t id : *around) {
       require(id >= 0 && static_cast<size_t>(id) < tokens.size(),
               "{}: post_processor: the id {} is outside the vocabulary of {} ids", where, id,
               tokens.size());
     }
+  }
+}
+
+void BpeTokenizer::name_added_tokens(const std::string& where) {
+  const std::vector<std::string>& tokens = definition_.tokens;
+  std::vector<uint8_t> is_added(tokens.size());
+  for (const AddedToken& token : definition_.added) {
+    const auto id = static_cast<size_t>(token.id);
+    require(is_added[id] == 0, "{}: added_tokens: the id {} is there twice", where, id);
+    is_added[id] = 1;
+    if (!tokens[id].empty() && tokens[id] != token.content) {
+      fail("{}: added_tokens: the id {} is {}, but {} in the vocabulary", where, id,
+           shown(token.content), shown(tokens[id]));
+    }
+    if (!tokens[id].empty() &&
+        from_byte_level(token.content).value_or(token.content) != token.content) {
+      fail(
+          "{}: added_tokens: {} is also the vocabulary's token for other bytes, so its id would "
+          "stand for both",
+          where, shown(token.content));
+    }
+    const auto [known, fresh] = ids_.emplace(token.content, token.id);
+    if (!fresh && known->second != token.id) {
+      fail("{}: added_tokens: {} has the id {}, and also the id {}", where, shown(token.content),
+           token.id, known->second);
+    }
+  }
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    require(is_added[id] == 1 || !tokens[id].empty(),
+            "{}: model.vocab: no token has the id {} of {}; ids must be without holes", where, id,
+            tokens.size());
   }
 }
 
@@ -98,15 +111,21 @@ void BpeTokenizer::check_merges(const std::string& where) const {
     }
     const std::string& left = tokens[static_cast<size_t>(merge.left)];
     const std::string& right = tokens[static_cast<size_t>(merge.right)];
-    require(!left.empty() && !right.empty() &&
-                tokens[static_cast<size_t>(merge.result)] == left + right,
-            "{}: model.merges[{}]: {} and {} do not join to the token {}", where, rank,
-            json_quoted(left), json_quoted(right), merge.result);
+    const std::string& result = tokens[static_cast<size_t>(merge.result)];
+    const bool joins = !left.empty() && !right.empty() &&
+                       result.size() == left.size() + right.size() && result.starts_with(left) &&
+                       result.ends_with(right);
+    if (!joins) {
+      fail("{}: model.merges[{}]: {} and {} do not join to the token {}", where, rank, shown(left),
+           shown(right), merge.result);
+    }
     const uint64_t pair =
         uint64_t{static_cast<uint32_t>(merge.left)} << 32 | static_cast<uint32_t>(merge.right);
     const auto [known, fresh] = ranks.emplace(pair, rank);
-    require(fresh, "{}: model.merges[{}]: {} and {} are merged by model.merges[{}] already", where,
-            rank, json_quoted(left), json_quoted(right), known->second);
+    if (!fresh) {
+      fail("{}: model.merges[{}]: {} and {} are merged by model.merges[{}] already", where, rank,
+           shown(left), shown(right), known->second);
+    }
   }
 }
 
@@ -115,10 +134,12 @@ std::array<int32_t, 256> BpeTokenizer::ids_of_bytes(const std::string& where) co
   for (size_t byte = 0; byte < ids.size(); ++byte) {
     const std::string_view name = byte_level_character(static_cast<uint8_t>(byte));
     const auto found = ids_.find(name);
-    require(found != ids_.end() && !definition_.tokens[static_cast<size_t>(found->second)].empty(),
-            "{}: model.vocab: the byte 0x{:02x}, written {}, has no token; some texts could not be "
-            "encoded. Train with an initial alphabet of all bytes",
-            where, byte, json_quoted(name));
+    if (found == ids_.end() || definition_.tokens[static_cast<size_t>(found->second)].empty()) {
+      fail(
+          "{}: model.vocab: the byte 0x{:02x}, written {}, has no token; some texts could not be "
+          "encoded. Train with an initial alphabet of all bytes",
+          where, byte, shown(name));
+    }
     ids[byte] = found->second;
   }
   return ids;

@@ -77,6 +77,7 @@ class BpeTokenizer final : public Tokenizer {
 
  private:
   void name_tokens(const std::string& where);
+  void name_added_tokens(const std::string& where);
   void check_merges(const std::string& where) const;
   void lay_out_bytes();
   void fill_whole_pieces();

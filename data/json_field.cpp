@@ -3,14 +3,27 @@
 #include <algorithm>
 
 namespace faultline {
+namespace {
+
+constexpr size_t kShown = 60;
+
+}  // namespace
+
+std::string shown(std::string_view text) {
+  return text.size() <= kShown ? json_quoted(text) : json_quoted(text.substr(0, kShown)) + "...";
+}
+
+std::string shown_value(const Json& value) {
+  if (value.is(Json::Kind::text)) return shown(value.text());
+  if (value.is(Json::Kind::array) || value.is(Json::Kind::object)) {
+    return std::string(name(value.kind()));
+  }
+  return value.to_text();
+}
 
 void JsonField::expect_kind(Json::Kind kind) const {
   if (is(kind)) return;
-  std::string found = value_->is(Json::Kind::array) || value_->is(Json::Kind::object)
-                          ? std::string(name(value_->kind()))
-                          : value_->to_text();
-  if (found.size() > 60) found = found.substr(0, 60) + "...";
-  refuse("expected {}, found {}", name(kind), found);
+  refuse("expected {}, found {}", name(kind), shown_value(*value_));
 }
 
 std::optional<JsonField> JsonField::find(std::string_view key) const {
@@ -23,7 +36,7 @@ std::optional<JsonField> JsonField::find(std::string_view key) const {
 
 JsonField JsonField::at(std::string_view key) const {
   const std::optional<JsonField> member = find(key);
-  expect(member.has_value(), "the key {} is missing", json_quoted(key));
+  expect(member.has_value(), "the key {} is missing", shown(key));
   return *member;
 }
 
@@ -63,7 +76,7 @@ void JsonField::allow_only(std::initializer_list<std::string_view> keys) const {
   for (const JsonMember& member : members()) {
     const bool known = std::find(keys.begin(), keys.end(), member.key) != keys.end();
     expect(known || member.value.is(Json::Kind::null), "the key {} is not known to Faultline",
-           json_quoted(member.key));
+           shown(member.key));
   }
 }
 

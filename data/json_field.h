@@ -12,6 +12,10 @@
 
 namespace faultline {
 
+// A text or a value as an error shows it: on one line, cut when it is long.
+std::string shown(std::string_view text);
+std::string shown_value(const Json& value);
+
 // A value of a JSON file and where it stands ("tokenizer.json: model.vocab"), so that every error
 // names file and key. Keeps a pointer to the value, which must live on.
 class JsonField {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/error.h"
+#include "data/json_field.h"
 
 namespace faultline {
 namespace {
@@ -49,7 +50,7 @@ class Translation {
     fail(
         "{}: the pattern {} has {} at byte {}; Faultline takes only what PCRE2 and Oniguruma read "
         "alike",
-        where_, pattern_, fmt::format(text, std::forward<Args>(args)...), at_);
+        where_, shown(pattern_), fmt::format(text, std::forward<Args>(args)...), at_);
   }
   char peek(size_t ahead = 0) const {
     return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0';

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "data/json_field.h"
 #include "data/split_pattern.h"
 
 namespace faultline {
@@ -41,13 +42,13 @@ class SplitRule::Pattern {
     PCRE2_SIZE at = 0;
     code_.reset(pcre2_compile(units(translated), translated.size(), PCRE2_UTF | PCRE2_UCP, &error,
                               &at, context.get()));
-    require(code_ != nullptr, "{}: the pattern {} is not one: {}", where, pattern,
+    require(code_ != nullptr, "{}: the pattern {} is not one: {}", where, shown(pattern),
             pcre_message(error));
     uint32_t may_match_nothing = 0;
     pcre2_pattern_info(code_.get(), PCRE2_INFO_MATCHEMPTY, &may_match_nothing);
     require(may_match_nothing == 0,
             "{}: the pattern {} may match nothing; a piece has at least one character", where,
-            pattern);
+            shown(pattern));
     // Without a JIT for this machine the interpreter does the same, slower.
     jit_ = pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE) == 0;
   }
@@ -75,8 +76,10 @@ class SplitRule::Pattern {
                             PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data_.get(), nullptr);
       }
       if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
-      require(found >= 0, "split rule: the pattern {} failed on a text of {} bytes, at byte {}: {}",
-              pattern_.source_, text.size(), at, pcre_message(found));
+      if (found < 0) {
+        fail("split rule: the pattern {} failed on a text of {} bytes, at byte {}: {}",
+             shown(pattern_.source_), text.size(), at, pcre_message(found));
+      }
       const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data_.get());
       return Match{bounds[0], bounds[1]};
     }

@@ -13,16 +13,15 @@ void expect_absent(const JsonField& object, std::initializer_list<std::string_vi
   for (const std::string_view key : keys) {
     const auto member = object.find(key);
     if (!member) continue;
-    std::string found = member->value().to_text();
-    if (found.size() > 60) found = found.substr(0, 60) + "...";
-    member->refuse("expected null, found {}; Faultline does not implement it", found);
+    member->refuse("expected null, found {}; Faultline does not implement it",
+                   shown_value(member->value()));
   }
 }
 
 // trim_offsets moves only the offsets, which we do not give.
 void check_byte_level(const JsonField& part) {
   part.expect(type_of(part) == "ByteLevel", "expected the type ByteLevel, found {}",
-              json_quoted(type_of(part)));
+              shown(type_of(part)));
   part.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   for (const std::string_view key : {"add_prefix_space", "trim_offsets", "use_regex"}) {
     if (const auto flag = part.find(key)) flag->boolean();
@@ -33,7 +32,7 @@ std::string split_pattern(const JsonField& split) {
   split.allow_only({"type", "pattern", "behavior", "invert"});
   const JsonField behavior = split.at("behavior");
   behavior.expect(behavior.text() == "Isolated", "expected \"Isolated\", found {}",
-                  json_quoted(behavior.text()));
+                  shown(behavior.text()));
   const auto invert = split.find("invert");
   if (invert) invert->expect(!invert->boolean(), "expected false, found true");
   const JsonField pattern = split.at("pattern");
@@ -53,7 +52,7 @@ void read_pre_tokenizer(const JsonField& field, BpeDefinition& definition) {
   field.expect(type_of(field) == "Sequence",
                "the type {} is not implemented; expected ByteLevel, or a Sequence of Splits and "
                "ByteLevel",
-               json_quoted(type_of(field)));
+               shown(type_of(field)));
   field.allow_only({"type", "pretokenizers"});
   const std::vector<JsonField> parts = field.at("pretokenizers").items();
   field.expect(!parts.empty() && type_of(parts.back()) == "ByteLevel",
@@ -61,7 +60,7 @@ void read_pre_tokenizer(const JsonField& field, BpeDefinition& definition) {
   for (size_t i = 0; i + 1 < parts.size(); ++i) {
     parts[i].expect(type_of(parts[i]) == "Split",
                     "the type {} is not implemented; expected Splits before ByteLevel",
-                    json_quoted(type_of(parts[i])));
+                    shown(type_of(parts[i])));
     definition.patterns.push_back(split_pattern(parts[i]));
   }
   const bool split_before = !definition.patterns.empty();
@@ -105,7 +104,7 @@ void read_post_processor(const JsonField& field, BpeDefinition& definition) {
   field.expect(type_of(field) == "Sequence",
                "the type {} is not implemented; expected ByteLevel, TemplateProcessing or a "
                "Sequence of them",
-               json_quoted(type_of(field)));
+               shown(type_of(field)));
   field.allow_only({"type", "processors"});
   for (const JsonField& part : field.at("processors").items()) {
     part.expect(type_of(part) != "Sequence", "a Sequence in a Sequence is not implemented");
@@ -120,7 +119,7 @@ void read_model(const JsonField& model, BpeDefinition& definition) {
                     "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges", "vocab",
                     "merges"});
   if (const auto type = model.find("type")) {
-    type->expect(type->text() == "BPE", "expected \"BPE\", found {}", json_quoted(type->text()));
+    type->expect(type->text() == "BPE", "expected \"BPE\", found {}", shown(type->text()));
   }
   if (const auto dropout = model.find("dropout")) {
     const bool zero = (dropout->is(Json::Kind::real) || dropout->is(Json::Kind::integer)) &&
@@ -135,7 +134,7 @@ void read_model(const JsonField& model, BpeDefinition& definition) {
       affix->expect(affix->text().empty(),
                     "expected null or \"\", found {}; byte-level tokens "
                     "have none",
-                    json_quoted(affix->text()));
+                    shown(affix->text()));
     }
   }
   if (const auto fallback = model.find("byte_fallback")) {
@@ -239,8 +238,7 @@ BpeDefinition read_frame(const JsonField& root) {
   root.allow_only({"version", "truncation", "padding", "added_tokens", "normalizer",
                    "pre_tokenizer", "post_processor", "decoder", "model"});
   const JsonField version = root.at("version");
-  version.expect(version.text() == "1.0", "expected \"1.0\", found {}",
-                 json_quoted(version.text()));
+  version.expect(version.text() == "1.0", "expected \"1.0\", found {}", shown(version.text()));
   expect_absent(root, {"truncation", "padding", "normalizer"});
   BpeDefinition definition;
   read_pre_tokenizer(root.at("pre_tokenizer"), definition);

@@ -61,8 +61,8 @@ struct Candidate {
 
 // In the order in which `auto` tries them; the last takes every call.
 constexpr std::array kCandidates = {
-    Candidate{Implementation::math, {}},
     Candidate{Implementation::flash, kFlashRules},
+    Candidate{Implementation::math, {}},
 };
 
 // ---- the choice ---------------------------------------------------------------------------------

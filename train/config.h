@@ -64,6 +64,8 @@ struct Config {
 // A Config under construction, with the source of every value.
 class ConfigBuilder {
  public:
+  // Every key with the default of Config.
+  static ConfigBuilder defaults() { return {}; }
   // "tiny", "char", "gpt2"; throws InvalidArgument with the nearest name.
   static ConfigBuilder preset(const std::string& name);
   // The names of the presets.

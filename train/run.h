@@ -33,10 +33,15 @@ struct RunRecord {
   DataRecord data;
   std::string isa;       // of the process that began the run
   std::string products;  // library of its matrix products
+  // The config.json of the Hugging Face folder that the model came from; null: the keys of `config`
+  // say all of it.
+  Json architecture = {};
 };
 
 // A record of this process.
 RunRecord make_record(std::string model, ConfigBuilder config, DataRecord data);
+// Writes config.json.
+void write_record(const std::string& directory, const RunRecord& record);
 // Throws IoError or InvalidArgument when `directory` is not a run directory.
 RunRecord read_record(const std::string& directory);
 // What this process would compute otherwise than the one that began the run: one line each.

@@ -21,14 +21,11 @@ Json json_of(const RunRecord& record) {
                         .set("tokens", record.data.tokens)
                         .set("checksum", record.data.checksum);
   const Json versions = Json::object().set("faultline", version).set("products", record.products);
-  return Json::object()
-      .set("format", 1)
-      .set("model", record.model)
-      .set("values", record.config.to_json())
-      .set("sources", record.config.sources())
-      .set("data", data)
-      .set("isa", record.isa)
-      .set("versions", versions);
+  Json json = Json::object();
+  json.set("format", 1).set("model", record.model);
+  json.set("values", record.config.to_json()).set("sources", record.config.sources());
+  if (!record.architecture.is(Json::Kind::null)) json.set("architecture", record.architecture);
+  return json.set("data", data).set("isa", record.isa).set("versions", versions);
 }
 
 int64_t bytes_of(const State& state, const std::string& prefix) {
@@ -63,6 +60,10 @@ RunRecord make_record(std::string model, ConfigBuilder config, DataRecord data) 
           cpu::product_library()};
 }
 
+void write_record(const std::string& directory, const RunRecord& record) {
+  write_file_atomically(directory + "/config.json", json_of(record).to_indented_text());
+}
+
 RunRecord read_record(const std::string& directory) {
   const std::string path = directory + "/config.json";
   require(std::filesystem::is_regular_file(path),
@@ -74,12 +75,14 @@ RunRecord read_record(const std::string& directory) {
     require(json.at("format").integer() == 1, "format {} instead of 1",
             json.at("format").integer());
     const Json& data = json.at("data");
+    const Json* architecture = json.find("architecture");
     return {json.at("model").text(),
             ConfigBuilder::recorded(json.at("values"), json.at("sources")),
             {data.at("source").text(), data.at("documents").integer(), data.at("tokens").integer(),
              data.at("checksum").text()},
             json.at("isa").text(),
-            json.at("versions").at("products").text()};
+            json.at("versions").at("products").text(),
+            architecture == nullptr ? Json() : *architecture};
   } catch (const InvalidArgument& error) {
     fail(
         "'{}' is not the configuration of a run ({}); name a directory that `faultline train "
@@ -116,7 +119,7 @@ void create_run(const std::string& directory, const RunRecord& record, Trainer& 
   AtomicDirectory made(directory);
   const std::string& place = made.temporary_path();
   const State state = trainer.state();
-  write_file_atomically(place + "/config.json", json_of(record).to_indented_text());
+  write_record(place, record);
   write_file_atomically(place + "/ranks.json", ranks_of(state).to_indented_text());
   for (const auto& [name, content] : files) write_file_atomically(place + "/" + name, content);
   save_checkpoint(place, trainer.steps_done(), state);
@@ -137,7 +140,12 @@ std::string metrics_until(const std::string& directory, int64_t step) {
 int64_t load_latest(const std::string& directory, Trainer& trainer) {
   const auto path = latest_checkpoint(directory);
   require(path.has_value(), "'{}' has no checkpoint to go on from; start the run again", directory);
-  trainer.load(load_checkpoint(*path).state);
+  const State state = load_checkpoint(*path).state;
+  require(state.values.contains("step"),
+          "'{}' holds weights and no optimizer, `faultline convert` made it; begin a run from the "
+          "model folder: faultline train FOLDER --out RUN",
+          directory);
+  trainer.load(state);
   return trainer.steps_done();
 }
 

@@ -23,7 +23,7 @@ TokenStore checked(TokenStore tokens, const Config& config) {
   return tokens;
 }
 
-Tensor logits_of(nn::Gpt2& model, const Batch& batch) {
+Tensor logits_of(nn::LanguageModel& model, const Batch& batch) {
   return model(batch.inputs, Context::current().seams.call<MaskSeam>(batch));
 }
 
@@ -43,7 +43,7 @@ class EvaluationNotice {
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, TokenStore tokens)
+Trainer::Trainer(const Config& config, TokenStore tokens, std::unique_ptr<nn::LanguageModel> model)
     : config_(config),
       attention_policy_(config.apply_attention_policy()),
       tokens_(checked(std::move(tokens), config)) {
@@ -52,7 +52,8 @@ Trainer::Trainer(const Config& config, TokenStore tokens)
   sampler_ = std::make_unique<Sampler>(
       tokens_, split_.training,
       SamplerOptions{config.seq_len, config.batch_size, config.seed, packing});
-  model_ = std::make_unique<nn::Gpt2>(config.model(), config.seed);
+  model_ =
+      model != nullptr ? std::move(model) : std::make_unique<nn::Gpt2>(config.model(), config.seed);
   parameters_ = model_->parameters();
   optimizer_ =
       std::make_unique<optim::AdamW>(optim::decay_groups(parameters_, config.weight_decay),

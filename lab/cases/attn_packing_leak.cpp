@@ -49,8 +49,7 @@ Tensor attend(const RunOptions& options, const Batch& batch, const Tensor& v) {
   context.events.emit(train::BatchEvent{1, batch});
   const nn::Mask mask = context.seams.call<train::MaskSeam>(batch);
   const Tensor q = normal({1, 1, kTokens, 1}, 0, 1, options.seed, stream_of("queries"));
-  const auto math = nn::AttentionPolicy::require(nn::AttentionImplementation::math);
-  return nn::attention(q, zeros({1, 1, kTokens, 1}), v, mask, {.scale = 1.0, .policy = math});
+  return nn::attention(q, zeros({1, 1, kTokens, 1}), v, mask, {.scale = 1.0});
 }
 
 void packed_row(const RunOptions& options, Metrics& metrics) {
@@ -130,9 +129,7 @@ FAULT(attn_packing_leak) {
       .expect("t3", 3.75)
       .expect("t3 moved by", 50)
       .caught_by("attention.documents")
-      // Only math has weights to show.
-      .in_training({.steps = 200,
-                    .needs = {{"pack", "true"}, {"documents", "verse"}, {"attention", "math"}}});
+      .in_training({.steps = 200, .needs = {{"pack", "true"}, {"documents", "verse"}}});
 }
 
 }  // namespace faultline::lab

@@ -147,6 +147,21 @@ TEST(EvaluationRepeats, FiresOnDropoutInAnEvaluation) {
   EXPECT_THAT(dropped(When::during, 0.1), ElementsAre("evaluation.repeats -> nn.dropout-in-eval"));
 }
 
+TEST(EvaluationRepeats, FiresOnDropoutInsideOfAttention) {
+  const auto attend = [](double p) {
+    return names_of(watched([&](Context& context) {
+      context.events.emit(train::EvaluationBeginEvent{1});
+      const nn::DropoutKey key(1);
+      const Tensor q = normal({1, 1, 4, 4}, 0, 1, 1, 1);
+      const auto flash = nn::AttentionPolicy::require(nn::AttentionImplementation::flash);
+      nn::attention(q, q, q, {}, {.dropout = {key.tensor(), p, 0}, .policy = flash});
+      context.events.emit(train::EvaluationEndEvent{1});
+    }));
+  };
+  EXPECT_THAT(attend(0.1), ElementsAre("evaluation.repeats -> nn.dropout-in-eval"));
+  EXPECT_THAT(attend(0), IsEmpty());
+}
+
 TEST(EvaluationRepeats, IsSilentOnDropoutInTrainingAndOnProbabilityZero) {
   EXPECT_THAT(dropped(When::before, 0.1), IsEmpty());
   EXPECT_THAT(dropped(When::after, 0.1), IsEmpty());
