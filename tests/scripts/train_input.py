@@ -11,13 +11,14 @@ BINARY = os.environ["FAULTLINE_BINARY"]
 wrong = []
 
 
-def run(*arguments):
-    return subprocess.run([BINARY, *map(str, arguments)], stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def run(*arguments, given=""):
+    return subprocess.run([BINARY, *(a if isinstance(a, bytes) else str(a) for a in arguments)],
+                          input=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          encoding="utf-8", errors="surrogateescape")
 
 
-def refused(expected, *arguments):
-    done = run(*arguments)
+def refused(expected, *arguments, given=""):
+    done = run(*arguments, given=given)
     line = done.stderr.strip()
     if done.returncode != 2 or "\n" in line or expected not in line:
         wrong.append(f"{' '.join(map(str, arguments))}: exit {done.returncode}: {line[-300:]}")
@@ -26,8 +27,8 @@ def refused(expected, *arguments):
             wrong.append(f"{internal} in: {line}")
 
 
-def accepted(*arguments):
-    done = run(*arguments)
+def accepted(*arguments, given=""):
+    done = run(*arguments, given=given)
     if done.returncode != 0:
         wrong.append(f"{' '.join(map(str, arguments))}: exit {done.returncode}: {done.stderr[-300:]}")
     return done.stdout
@@ -144,6 +145,44 @@ with tempfile.TemporaryDirectory() as folder:
     if answer["tokens"] != again["tokens"]:
         wrong.append("one seed gives two texts")
 
+    # A prompt longer than the context, under each policy: what is dropped is said.
+    context = {"keep-tail": (32, [[0, 8]]), "sink+tail": (32, [[4, 12]]), "keep-head": (27, [[27, 40]])}
+    for policy, (used, dropped) in context.items():
+        answer = json.loads(accepted("generate", out, "--prompt", "y" * 40, "--tokens", 5,
+                                     "--context-policy", policy, "--json", "-"))
+        if answer["context"] != {"requested": 40, "used": used, "dropped": 40 - used}:
+            wrong.append(f"{policy}: {answer['context']}")
+        if answer["dropped_ranges"] != dropped or len(answer["tokens"]) != 5:
+            wrong.append(f"{policy}: {answer}")
+    refused("40 tokens and 5 new ones", "generate", out, "--prompt", "y" * 40, "--tokens", 5,
+            "--context-policy", "error")
+    refused("32 tokens and 1 new ones", "generate", out, "--prompt", "y" * 32, "--tokens", 1,
+            "--context-policy", "error")
+    refused("context policy", "generate", out, "--prompt", "x", "--context-policy", "middle")
+    refused("sinks", "generate", out, "--prompt", "x", "--context-policy", "sink+tail", "--sinks", 32)
+
+    # Where keys are kept changes no token; standard input is the same prompt.
+    ways = [["--kv-cache", "off"], ["--kv-cache", "f32"], ["--kv-pages", "on"]]
+    texts = [accepted("generate", out, "--prompt", "In the ", "--tokens", 40, *way) for way in ways]
+    texts.append(accepted("generate", out, "--prompt", "-", "--tokens", 40, given="In the "))
+    if len(set(texts)) != 1:
+        wrong.append(f"caches give several texts: {texts}")
+    accepted("generate", out, "--prompt", "In", "--top-p", 0.5, "--kv-cache", "bf16", "--kv-pages", "on")
+    refused("--kv-cache", "generate", out, "--prompt", "x", "--kv-cache", "f64")
+    refused("--kv-pages", "generate", out, "--prompt", "x", "--kv-cache", "off", "--kv-pages", "on")
+    refused("top_p", "generate", out, "--prompt", "x", "--top-p", 1.5)
+    refused("prompt is empty (standard input)", "generate", out, "--prompt", "-")
+    # A stray byte, an overlong form, a surrogate, half a character: what was read, and where it is wrong.
+    for bad in (b"ab\x80", b"ab\xc0\xaf", b"ab\xed\xa0\x80", b"ab\xf0\x9f\x98"):
+        refused(f"not UTF-8: the byte 0x{bad[2]:02x} at offset 2", "generate", out, "--prompt", bad)
+        refused("standard input is not UTF-8", "generate", out, "--prompt", "-",
+                given=bad.decode(errors="surrogateescape"))
+
+    refused("32 positions", "bench", "tiny", "--decode", "--steps", 100)
+    decoded = json.loads(accepted("bench", "tiny", "--decode", "--steps", 4, "--json", "-"))
+    # Two layers of width 32 (12 x 32 x 32 each), and the head of 256 x 32: every weight once.
+    if decoded["weight_bytes"] != 4 * (2 * 12 * 32 * 32 + 256 * 32) or decoded["efficiency"] <= 0:
+        wrong.append(f"bench --decode: {decoded}")
     refused("later version", "bench", "tiny", "--dtype", "bf16")
     refused("--steps", "bench", "tiny", "--steps", 0)
 

@@ -8,6 +8,7 @@
 
 #include "autograd/functional.h"
 #include "nn/gpt2.h"
+#include "nn/llama.h"
 
 namespace faultline::train {
 namespace {
@@ -22,6 +23,23 @@ constexpr nn::Gpt2Config kSmall{.vocab_size = 64,
                                 .num_heads = 2,
                                 .hidden_size = 32,
                                 .init_std = 0.2};
+
+constexpr nn::LlamaConfig kLlama{.vocab_size = 64,
+                                 .seq_len = 16,
+                                 .num_layers = 2,
+                                 .num_heads = 4,
+                                 .num_key_value_heads = 2,
+                                 .hidden_size = 64,
+                                 .intermediate_size = 48,
+                                 .init_std = 0.2};
+
+// Both have 2 layers, 2 key-value heads of size 16 and 16 positions.
+std::vector<std::unique_ptr<nn::LanguageModel>> both_models() {
+  std::vector<std::unique_ptr<nn::LanguageModel>> models;
+  models.push_back(std::make_unique<nn::Gpt2>(kSmall, 3));
+  models.push_back(std::make_unique<nn::Llama>(kLlama, 3));
+  return models;
+}
 
 KvStorage storage(Kind kind, DType dtype = DType::f32) {
   return {.kind = kind,
@@ -66,17 +84,19 @@ bool names(const std::string& error, const std::string& what) {
 
 // Ten tokens within the window of 16, and 20 that slide out of it.
 TEST(Generation, GivesTheSameTokensWithAndWithoutACache) {
-  nn::Gpt2 model(kSmall, 3);
-  for (const int64_t count : {10, 20}) {
-    const Ids expected = by_hand(model, {1, 2, 3}, count);
-    for (const Kind kind : {Kind::none, Kind::contiguous, Kind::paged}) {
-      EXPECT_EQ(tokens_of(model, greedy({1, 2, 3}, count), {.storage = storage(kind)}), expected);
+  for (const auto& each : both_models()) {
+    nn::LanguageModel& model = *each;
+    for (const int64_t count : {10, 20}) {
+      const Ids expected = by_hand(model, {1, 2, 3}, count);
+      for (const Kind kind : {Kind::none, Kind::contiguous, Kind::paged}) {
+        EXPECT_EQ(tokens_of(model, greedy({1, 2, 3}, count), {.storage = storage(kind)}), expected);
+      }
     }
+    const Request sampled{.prompt = {4, 5}, .tokens = 20, .sampling = {.seed = 7}};
+    const Ids expected = tokens_of(model, sampled, {.storage = storage(Kind::none)});
+    EXPECT_EQ(tokens_of(model, sampled, {.storage = storage(Kind::contiguous)}), expected);
+    EXPECT_EQ(tokens_of(model, sampled, {.storage = storage(Kind::paged)}), expected);
   }
-  const Request sampled{.prompt = {4, 5}, .tokens = 20, .sampling = {.seed = 7}};
-  const Ids expected = tokens_of(model, sampled, {.storage = storage(Kind::none)});
-  EXPECT_EQ(tokens_of(model, sampled, {.storage = storage(Kind::contiguous)}), expected);
-  EXPECT_EQ(tokens_of(model, sampled, {.storage = storage(Kind::paged)}), expected);
 }
 
 TEST(Generation, ComputesEachPositionOnceUntilItSlides) {
@@ -93,17 +113,19 @@ TEST(Generation, ComputesEachPositionOnceUntilItSlides) {
 
 // Padding on the left, neighbours and rows that end early change nothing.
 TEST(Generation, GivesARowWhatItGetsAlone) {
-  nn::Gpt2 model(kSmall, 3);
-  const std::vector<Request> requests{
-      greedy({9}, 12),
-      {.prompt = {1, 2, 3, 4, 5, 6, 7}, .tokens = 3, .sampling = {.seed = 4}},
-      greedy({8, 8, 8, 8}, 18),
-      {.prompt = {5, 1}, .tokens = 9, .sampling = {.seed = 5, .temperature = 2, .top_k = 30}}};
-  for (const Kind kind : {Kind::none, Kind::contiguous, Kind::paged}) {
-    const GenerationOptions options{.storage = storage(kind)};
-    const Generation together = generate(model, requests, options);
-    for (size_t b = 0; b < requests.size(); ++b) {
-      EXPECT_EQ(together.rows[b].tokens, tokens_of(model, requests[b], options)) << b;
+  for (const auto& each : both_models()) {
+    nn::LanguageModel& model = *each;
+    const std::vector<Request> requests{
+        greedy({9}, 12),
+        {.prompt = {1, 2, 3, 4, 5, 6, 7}, .tokens = 3, .sampling = {.seed = 4}},
+        greedy({8, 8, 8, 8}, 18),
+        {.prompt = {5, 1}, .tokens = 9, .sampling = {.seed = 5, .temperature = 2, .top_k = 30}}};
+    for (const Kind kind : {Kind::none, Kind::contiguous, Kind::paged}) {
+      const GenerationOptions options{.storage = storage(kind)};
+      const Generation together = generate(model, requests, options);
+      for (size_t b = 0; b < requests.size(); ++b) {
+        EXPECT_EQ(together.rows[b].tokens, tokens_of(model, requests[b], options)) << b;
+      }
     }
   }
 }
@@ -146,42 +168,46 @@ TEST(Generation, NeverGivesAnIdThatIsNotUsable) {
 
 // Rounded keys are another model; the tokens of the two kinds of cache are those of one another.
 TEST(Generation, RunsOnSixteenBitCaches) {
-  nn::Gpt2 model(kSmall, 3);
-  for (const DType dtype : {DType::f16, DType::bf16}) {
-    const Request request = greedy({1, 2, 3}, 12);
-    EXPECT_EQ(tokens_of(model, request, {.storage = storage(Kind::contiguous, dtype)}),
-              tokens_of(model, request, {.storage = storage(Kind::paged, dtype)}));
+  for (const auto& each : both_models()) {
+    nn::LanguageModel& model = *each;
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+      const Request request = greedy({1, 2, 3}, 12);
+      EXPECT_EQ(tokens_of(model, request, {.storage = storage(Kind::contiguous, dtype)}),
+                tokens_of(model, request, {.storage = storage(Kind::paged, dtype)}));
+    }
   }
 }
 
 TEST(Generation, ReusesPrefixesWithoutChangingAToken) {
-  nn::Gpt2 model(kSmall, 3);
-  const NoGrad off;
-  GenerationOptions options{.storage = storage(Kind::paged)};
-  const nn::PageShape page{2, 2, 16, /*slots=*/4};
-  options.storage.pool = std::make_shared<nn::PagePool>(page, 64, 4, nn::Unwritten::nan);
-  options.storage.prefixes = std::make_shared<nn::PrefixCache>(options.storage.pool, 16);
-  options.storage.weights = "base";
-  const Ids system{1, 2, 3, 4, 5, 6, 7, 8};
-  const auto asked = [&](const Ids& question, const Ids& begin) {
-    Ids prompt = begin;
-    prompt.insert(prompt.end(), question.begin(), question.end());
-    return greedy(prompt, 3);
-  };
-  const std::vector<Request> requests{asked({9, 9}, system), asked({10}, system), asked({}, system),
-                                      asked({11, 12, 13}, {1, 2, 3, 4, 60})};
-  const std::vector<int64_t> reused{0, 8, 7, 4};
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const Generation made = generate(model, {&requests[i], 1}, options);
-    EXPECT_EQ(made.rows[0].reused, reused[i]) << i;
-    EXPECT_EQ(made.rows[0].tokens, by_hand(model, requests[i].prompt, 3)) << i;
+  for (const auto& each : both_models()) {
+    nn::LanguageModel& model = *each;
+    const NoGrad off;
+    GenerationOptions options{.storage = storage(Kind::paged)};
+    const nn::PageShape page{2, 2, 16, /*slots=*/4};
+    options.storage.pool = std::make_shared<nn::PagePool>(page, 64, 4, nn::Unwritten::nan);
+    options.storage.prefixes = std::make_shared<nn::PrefixCache>(options.storage.pool, 16);
+    options.storage.weights = "base";
+    const Ids system{1, 2, 3, 4, 5, 6, 7, 8};
+    const auto asked = [&](const Ids& question, const Ids& begin) {
+      Ids prompt = begin;
+      prompt.insert(prompt.end(), question.begin(), question.end());
+      return greedy(prompt, 3);
+    };
+    const std::vector<Request> requests{asked({9, 9}, system), asked({10}, system),
+                                        asked({}, system), asked({11, 12, 13}, {1, 2, 3, 4, 60})};
+    const std::vector<int64_t> reused{0, 8, 7, 4};
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Generation made = generate(model, {&requests[i], 1}, options);
+      EXPECT_EQ(made.rows[0].reused, reused[i]) << i;
+      EXPECT_EQ(made.rows[0].tokens, by_hand(model, requests[i].prompt, 3)) << i;
+    }
+    const Generation together = generate(model, requests, options);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(together.rows[i].tokens, by_hand(model, requests[i].prompt, 3)) << i;
+    }
+    options.storage.weights = "adapter";
+    EXPECT_EQ(generate(model, {&requests[0], 1}, options).rows[0].reused, 0);
   }
-  const Generation together = generate(model, requests, options);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    EXPECT_EQ(together.rows[i].tokens, by_hand(model, requests[i].prompt, 3)) << i;
-  }
-  options.storage.weights = "adapter";
-  EXPECT_EQ(generate(model, {&requests[0], 1}, options).rows[0].reused, 0);
 }
 
 TEST(Generation, TreatsLongPromptsByItsPolicy) {
