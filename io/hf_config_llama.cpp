@@ -118,7 +118,8 @@ nn::RopeConfig read_rope(JsonFields& fields, int64_t positions) {
     if (json == nullptr) return std::nullopt;
     if (!json->is(Json::Kind::object)) fields.refuse(key, "should be an object");
     nn::RopeConfig rope = read_rope(*json, fmt::format("{}: {}", fields.source(), key), positions);
-    if (theta && json->find("rope_theta") == nullptr) rope.theta = *theta;
+    const Json* own = json->find("rope_theta");
+    if (theta && (own == nullptr || own->is(Json::Kind::null))) rope.theta = *theta;
     if (theta && rope.theta != *theta) {
       fields.refuse("rope_theta", fmt::format("contradicts {}, which has {}", key, rope.theta));
     }
