@@ -118,7 +118,8 @@ nn::RopeConfig read_rope(JsonFields& fields, int64_t positions) {
     if (json == nullptr) return std::nullopt;
     if (!json->is(Json::Kind::object)) fields.refuse(key, "should be an object");
     nn::RopeConfig rope = read_rope(*json, fmt::format("{}: {}", fields.source(), key), positions);
-    if (theta && json->find("rope_theta") == nullptr) rope.theta = *theta;
+    const Json* own = json->find("rope_theta");
+    if (theta && (own == nullptr || own->is(Json::Kind::null))) rope.theta = *theta;
     if (theta && rope.theta != *theta) {
       fields.refuse("rope_theta", fmt::format("contradicts {}, which has {}", key, rope.theta));
     }
@@ -135,8 +136,9 @@ nn::RopeConfig read_rope(JsonFields& fields, int64_t positions) {
   return plain;
 }
 
+// As rope_scaling has it, which warns about any other key.
 Json scaling_json(const nn::RopeConfig& rope) {
-  Json json = Json::object().set("rope_type", name_of(rope.scaling)).set("rope_theta", rope.theta);
+  Json json = Json::object().set("rope_type", name_of(rope.scaling));
   if (rope.scaling == nn::RopeScaling::none) return json;
   json.set("factor", rope.factor);
   if (rope.scaling == nn::RopeScaling::llama3) {
@@ -203,7 +205,7 @@ nn::LlamaConfig read_llama(JsonFields& fields) {
 Json llama_json(const nn::LlamaConfig& model) {
   require(model.rope.layout == RopeLayout::half_split,
           "config.json: cannot say that rotary pairs are interleaved; this model has them");
-  const Json rope = scaling_json(model.rope);
+  const Json scaling = scaling_json(model.rope);
   return Json::object()
       .set("architectures", Json::array().push("LlamaForCausalLM"))
       .set("model_type", "llama")
@@ -221,9 +223,9 @@ Json llama_json(const nn::LlamaConfig& model) {
       .set("attention_bias", model.attention_bias)
       .set("attention_dropout", 0.0)
       .set("mlp_bias", model.mlp_bias)
-      .set("rope_parameters", rope)
+      .set("rope_parameters", Json(scaling).set("rope_theta", model.rope.theta))
       .set("rope_theta", model.rope.theta)
-      .set("rope_scaling", model.rope.scaling == nn::RopeScaling::none ? Json() : rope)
+      .set("rope_scaling", model.rope.scaling == nn::RopeScaling::none ? Json() : scaling)
       .set("tie_word_embeddings", model.tie_embeddings);
 }
 
