@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "cli/adapter_note.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/whole_number.h"
@@ -68,7 +69,7 @@ class TextStream {
 
 std::unique_ptr<nn::Gpt2> load_model(const GenerateOptions& options, const train::Config& config) {
   auto model = std::make_unique<nn::Gpt2>(config.model(), config.seed);
-  train::load_run(*model, config, options.run, options.adapter);
+  note_ignored(train::load_run(*model, config, options.run, options.adapter).ignored);
   model->set_training(false);
   return model;
 }

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "cli/adapter_note.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "core/context.h"
@@ -57,13 +58,14 @@ int merge(const MergeOptions& options) {
   Context context({.seed = config.seed});
   const ContextGuard guard(context);
   nn::Gpt2 model(config.model(), config.seed);
-  const int64_t step = train::load_run(model, config, options.run, options.adapter);
+  const train::LoadedRun loaded = train::load_run(model, config, options.run, options.adapter);
+  note_ignored(loaded.ignored);
   const nn::Merge done = nn::merge_adapters(model, nn::Originals::drop);
 
   record.config.set("lora", "", "merge");
   nn::Gpt2 merged(config.model(), config.seed);
   merged.load(nn::base_state(model));
-  train::create_model_run(options.out, record, step, merged);
+  train::create_model_run(options.out, record, loaded.step, merged);
   if (options.json != "-") print_summary(done, options.out);
   write_json(options.json, Json::object().set("out", options.out).set("layers", json_of(done)));
   return 0;

@@ -153,7 +153,12 @@ int64_t load_latest(const std::string& directory, Trainer& trainer) {
   const auto path = latest_checkpoint(directory);
   require(path.has_value(), "'{}' has no checkpoint to go on from; start the run again", directory);
   if (!trainer.config().lora.empty()) load_saved_base(directory, trainer.model());
-  trainer.load(load_checkpoint(*path).state);
+  const Checkpoint checkpoint = load_checkpoint(*path);
+  require(checkpoint.state.values.contains("step"),
+          "'{}' holds a model without an optimizer, as a merge leaves it; train an adapter over it "
+          "with --lora, or generate from it",
+          directory);
+  trainer.load(checkpoint.state);
   return trainer.steps_done();
 }
 
