@@ -1,5 +1,5 @@
-// Teaches: adapters. A small GPT learns the King James Bible. Frozen, it then learns with 16
-// thousand more weights to write in capitals; merged into it, they cost nothing any more.
+// Teaches: adapters. A small GPT learns the King James Bible. Frozen, it then learns with some more
+// weights to write every vowel as an e; merged into it, they cost nothing any more.
 #include <algorithm>
 
 #include "data/tokenizer.h"
@@ -16,7 +16,7 @@ using namespace faultline;
 // The key `lora` freezes the model of the preset tiny and trains an adapter on all its layers.
 train::ConfigBuilder tiny_with_adapter() {
   train::ConfigBuilder config = train::ConfigBuilder::preset("tiny");
-  for (const char* setting : {"lora=r=16,alpha=32", "lr=1e-2", "warmup_steps=10"}) {
+  for (const char* setting : {"lora=r=8,alpha=16", "lr=5e-3", "warmup_steps=10"}) {
     config.assign(setting, "preset finetune_lora");
   }
   return config;
@@ -25,7 +25,7 @@ train::ConfigBuilder tiny_with_adapter() {
 void finetune(Example& example);
 int main(int argc, char** argv) {
   return run_example(argc, argv,
-                     {.about = "An adapter teaches a frozen GPT to write in capitals.",
+                     {.about = "An adapter teaches a frozen GPT to write with one vowel.",
                       .steps = 300,
                       .config = tiny_with_adapter()},
                      &finetune);
@@ -37,22 +37,23 @@ Corpus bible(const train::Config& config) {
   return default_corpus(options);
 }
 
-TokenStore in_capitals(Corpus corpus) {
+TokenStore with_one_vowel(Corpus corpus) {
   for (std::string& text : corpus.documents) {
-    std::transform(text.begin(), text.end(), text.begin(),
-                   [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; });
+    std::replace_if(
+        text.begin(), text.end(),
+        [](char c) { return c == 'a' || c == 'i' || c == 'o' || c == 'u'; }, 'e');
   }
   return ByteTokenizer().tokenize(corpus);
 }
 
-// Weights of the model after 300 steps without an adapter, in a Context of its own: --fault and
+// Weights of the model after 600 steps without an adapter, in a Context of its own: --fault and
 // --watch are for the adapter.
 State trained_base(train::Config config) {
   Context context({.seed = config.seed});
   const ContextGuard guard(context);
   config.lora = "";
   train::Trainer trainer(config, ByteTokenizer().tokenize(bible(config)));
-  for (int i = 0; i < 300; ++i) trainer.step();
+  for (int i = 0; i < 600; ++i) trainer.step();
   fmt::print("base: {} nats per byte\n", train::loss_text(trainer.evaluate(/*batches=*/20)));
   return trainer.model().state();
 }
@@ -69,22 +70,22 @@ std::string continued(Model& model, const std::string& prompt, uint64_t seed) {
 void finetune(Example& example) {
   const train::Config& config = example.config();
   const State base = trained_base(config);
-  train::Trainer trainer(config, in_capitals(bible(config)));
+  train::Trainer trainer(config, with_one_vowel(bible(config)));
   auto& model = trainer.model();
   nn::load_base(model, base);
   const nn::TrainableSet set = nn::trainable_set(model);
   fmt::print("{} weights are trained, {} are frozen\n", set.trained, set.frozen);
-  fmt::print("capitals before: {} nats per byte\n",
+  fmt::print("one vowel before: {} nats per byte\n",
              train::loss_text(trainer.evaluate(/*batches=*/20)));
   while (example.next_step()) example.log(trainer.step());
   const double after = trainer.evaluate(/*batches=*/20);
-  fmt::print("capitals after: {} nats per byte\n", train::loss_text(after));
+  fmt::print("one vowel after: {} nats per byte\n", train::loss_text(after));
   if (!std::isfinite(after)) return;  // nothing to write with
 
-  fmt::print("with the adapter: {}\n", continued(model, "AND ", example.seed()));
+  fmt::print("with the adapter: {}\n", continued(model, "And ", example.seed()));
   nn::activate(model, {});
   fmt::print("without it:       {}\n", continued(model, "And ", example.seed()));
   nn::activate(model, {"default"});
   nn::merge_adapters(model, nn::Originals::drop);
-  fmt::print("merged:           {}\n", continued(model, "AND ", example.seed()));
+  fmt::print("merged:           {}\n", continued(model, "And ", example.seed()));
 }
