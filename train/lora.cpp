@@ -131,18 +131,19 @@ void load_saved_base(const std::string& directory, nn::LanguageModel& model) {
   nn::load_base(model, base);
 }
 
-int64_t load_run(nn::LanguageModel& model, const Config& config, const std::string& directory,
-                 const std::string& adapter) {
+LoadedRun load_run(nn::LanguageModel& model, const Config& config, const std::string& directory,
+                   const std::string& adapter) {
   const Checkpoint checkpoint = latest(directory);
   if (!config.lora.empty()) load_saved_base(directory, model);
   if (config.lora.empty()) model.load(checkpoint.state.part("model"));
+  LoadedRun loaded{checkpoint.step, {}};
   if (!adapter.empty()) {
-    load_peft(model, kRunAdapter, adapter, model.dropout_key());
+    loaded.ignored = load_peft(model, kRunAdapter, adapter, model.dropout_key()).unknown;
   } else if (!config.lora.empty()) {
     add_run_adapter(model, config);
     load_trained(model, config, checkpoint.state.part("model"));
   }
-  return checkpoint.step;
+  return loaded;
 }
 
 }  // namespace faultline::train

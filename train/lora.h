@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "nn/language_model.h"
 #include "nn/lora.h"
@@ -42,8 +43,12 @@ void load_saved_base(const std::string& directory, nn::LanguageModel& model);
 
 // Fills `model`, which `config` describes and which has no adapter yet, with the latest checkpoint
 // of the run in `directory`: for a run that trains an adapter the base, with it. With `adapter`, a
-// PEFT directory, that one comes in its place, or over the run's weights. Returns the step.
-int64_t load_run(nn::LanguageModel& model, const Config& config, const std::string& directory,
-                 const std::string& adapter = "");
+// PEFT directory, that one comes in its place, or over the run's weights.
+struct LoadedRun {
+  int64_t step = 0;
+  std::vector<std::string> ignored;  // keys of the adapter's configuration that nobody here knows
+};
+LoadedRun load_run(nn::LanguageModel& model, const Config& config, const std::string& directory,
+                   const std::string& adapter = "");
 
 }  // namespace faultline::train
