@@ -16,6 +16,8 @@ void add_reveal(CLI::App& app, int& exit_code);
 void add_generate(CLI::App& app, int& exit_code);
 void add_convert(CLI::App& app, int& exit_code);
 void add_merge(CLI::App& app, int& exit_code);
+void add_logits(CLI::App& app, int& exit_code);
+void add_tokenize(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_check_attention(CLI::App& app, int& exit_code);
 

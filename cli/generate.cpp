@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 
+#include "cli/adapter_note.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/terminal.h"
@@ -125,6 +126,7 @@ int generate(const GenerateOptions& options) {
   Context context({.threads = static_cast<int>(options.threads), .seed = options.sampling.seed});
   const ContextGuard guard(context);
   const train::ModelDirectory source = train::open_model(options.run, options.adapter);
+  note_ignored(source.ignored);
   require(source.tokenizer != nullptr,
           "generate: '{}' has no tokenizer.json, so its ids cannot be read; put the model's beside "
           "config.json",

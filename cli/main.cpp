@@ -119,6 +119,8 @@ int run(int argc, char** argv) {
   add_generate(app, exit_code);
   add_convert(app, exit_code);
   add_merge(app, exit_code);
+  add_logits(app, exit_code);
+  add_tokenize(app, exit_code);
   add_bench(app, exit_code);
   add_check_attention(app, exit_code);
   check_command(app, argc, argv);

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "cli/adapter_note.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "core/context.h"
@@ -59,6 +60,7 @@ int merge(const MergeOptions& options) {
   Context context({.seed = 1});
   const ContextGuard guard(context);
   train::ModelDirectory source = train::open_model(options.run, options.adapter);
+  note_ignored(source.ignored);
   require(
       !options.adapter.empty() || (source.record && !source.record->config.build().lora.empty()),
       "merge: '{}' trained no adapter; name one with --adapter DIR", options.run);

@@ -48,7 +48,9 @@ ModelDirectory open_run(const std::string& directory, const std::string& adapter
     check_hf_memory(result.config, directory + "/config.json");
   }
   result.model = make_hf_model(result.config, config.seed);
-  result.step = load_run(*result.model, config, directory, adapter);
+  LoadedRun loaded = load_run(*result.model, config, directory, adapter);
+  result.step = loaded.step;
+  result.ignored = std::move(loaded.ignored);
   return result;
 }
 
@@ -58,7 +60,9 @@ ModelDirectory open_folder(const std::string& directory, const std::string& adap
   result.config = std::move(loaded.config);
   result.model = std::move(loaded.model);
   if (!adapter.empty()) {
-    load_peft(*result.model, kRunAdapter, adapter, result.model->dropout_key());
+    const PeftConfig peft =
+        load_peft(*result.model, kRunAdapter, adapter, result.model->dropout_key());
+    result.ignored = peft.unknown;
   }
   return result;
 }

@@ -23,6 +23,7 @@ struct ModelDirectory {
   std::unique_ptr<Tokenizer> tokenizer;  // null when there is none
   std::optional<RunRecord> record;       // of a run
   int64_t step = 0;                      // of a run
+  std::vector<std::string> ignored;  // keys of the adapter's configuration that nobody here knows
 };
 
 // Opens `directory`: the latest checkpoint of a run, or the weights of a folder; over either, or in

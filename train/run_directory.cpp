@@ -158,10 +158,11 @@ int64_t load_latest(const std::string& directory, Trainer& trainer) {
   require(path.has_value(), "'{}' has no checkpoint to go on from; start the run again", directory);
   if (!trainer.config().lora.empty()) load_saved_base(directory, trainer.model());
   const State state = load_checkpoint(*path).state;
-  require(state.values.contains("step"),
-          "'{}' holds weights and no optimizer, `faultline convert` made it; begin a run from the "
-          "model folder: faultline train FOLDER --out RUN",
-          directory);
+  require(
+      state.values.contains("step"),
+      "'{}' holds a model without an optimizer, as convert and merge leave it; begin a run from "
+      "a model folder, train an adapter over it with --lora, or generate from it",
+      directory);
   trainer.load(state);
   return trainer.steps_done();
 }
