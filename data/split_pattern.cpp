@@ -13,8 +13,8 @@ namespace {
 constexpr std::string_view kBlanks =
     R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
-// Letters and numbers that Unicode 15 to 16 added, which a PCRE2 before 10.46 does not know: with
-// them every machine cuts alike.
+// Letters and numbers that Unicode 15 to 16 added, which an older PCRE2 does not know: with them
+// every machine cuts alike.
 constexpr std::string_view kNewLetters =
     R"(\x{1C89}-\x{1C8A}\x{A7CB}-\x{A7CD}\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3}\x{10D4A}-\x{10D65})"
     R"(\x{10D6F}-\x{10D85}\x{10EC2}-\x{10EC4}\x{1123F}-\x{11240}\x{11380}-\x{11389}\x{1138B})"

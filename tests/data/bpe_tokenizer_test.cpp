@@ -89,8 +89,8 @@ TEST(BpeTokenizer, LetsInvalidBytesStandAlone) {
   EXPECT_EQ(tokenizer.encode("in the\xFF beginning"), expected);
 }
 
-// Text joined over the end of a token would hide a quadratic loop behind a short test.
-TEST(BpeTokenizer, EncodesALongPieceAsItsMergesSay) {
+// Pieces of 50 to 100 kB, which a quadratic loop would not finish within the time a test has.
+TEST(BpeTokenizer, EncodesPiecesWithoutABlank) {
   const BpeTokenizer tokenizer = load("gpt2");
   std::string text;
   for (int i = 0; i < 25'000; ++i) text += "theof"[i % 5], text += static_cast<char>('a' + i % 23);
