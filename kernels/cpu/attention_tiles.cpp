@@ -65,17 +65,17 @@ DropoutSpan first_span(const DropoutAttributes& attributes, const TensorView& ke
 }  // namespace
 
 Attention::Attention(const KernelArgs& args, const char* op)
-    : B(args.inputs[0].shape[0]),
-      H(args.inputs[0].shape[1]),
-      G(args.inputs[1].shape[1]),
-      Q(args.inputs[0].shape[2]),
-      K(args.inputs[1].shape[2]),
-      D(args.inputs[0].shape[3]),
+    : batches(args.inputs[0].shape[0]),
+      query_heads(args.inputs[0].shape[1]),
+      key_heads(args.inputs[1].shape[1]),
+      query_count(args.inputs[0].shape[2]),
+      key_count(args.inputs[1].shape[2]),
+      head_size(args.inputs[0].shape[3]),
       attributes(args.attributes.as<FlashAttentionAttributes>()),
       q(args.inputs[0]),
       k(args.inputs[1]),
       v(args.inputs[2]),
-      visibility(attributes.mask, args.inputs[3], args.inputs[4], Q, K, op) {
+      visibility(attributes.mask, args.inputs[3], args.inputs[4], query_count, key_count, op) {
   if (drops()) first_drop = first_span(attributes.dropout, args.inputs[5]);
 }
 
@@ -87,7 +87,7 @@ bool Attention::may_see(Range queries, Range keys) const {
 
 DropoutSpan Attention::drop(int64_t b, int64_t h, Range queries, Range keys) const {
   DropoutSpan span = first_drop;
-  span.first = static_cast<uint32_t>((h * Q + queries.begin) * K + keys.begin);
+  span.first = static_cast<uint32_t>((h * query_count + queries.begin) * key_count + keys.begin);
   span.sequence += static_cast<uint32_t>(b);
   return span;
 }

@@ -14,6 +14,20 @@ namespace faultline::cpu {
 constexpr int64_t kTileQueries = 64;
 constexpr int64_t kTileKeys = 64;
 
+// Zeros to begin with, from the start of a cache line on.
+class TileMemory {
+ public:
+  explicit TileMemory(int64_t count)
+      : lines_(std::make_unique<Line[]>(static_cast<size_t>(padded(count) / kTileMultiple))) {}
+  float* get() const { return lines_[0].values; }
+
+ private:
+  struct alignas(kTileMultiple * sizeof(float)) Line {
+    float values[kTileMultiple];
+  };
+  std::unique_ptr<Line[]> lines_;
+};
+
 // Rows of f32, `row` apart.
 struct Rows {
   const float* data;
@@ -52,13 +66,13 @@ class HeadRows {
 struct Attention {
   Attention(const KernelArgs& args, const char* op);
 
-  int64_t B, H, G, Q, K, D;
+  int64_t batches, query_heads, key_heads, query_count, key_count, head_size;
   FlashAttentionAttributes attributes;
   HeadRows q, k, v;
   Visibility visibility;
   DropoutSpan first_drop = {};  // of the first weight of all
 
-  int64_t key_head(int64_t h) const { return h / (H / G); }
+  int64_t key_head(int64_t h) const { return h / (query_heads / key_heads); }
   bool drops() const { return attributes.dropout.p > 0; }
   // False where the rule of the mask lets none of these queries see any of these keys.
   bool may_see(Range queries, Range keys) const;
@@ -71,7 +85,7 @@ struct Attention {
 class TileSight {
  public:
   explicit TileSight(const Visibility& visibility)
-      : visibility_(visibility), allowed_(new float[kTileKeys * kTileQueries]()) {}
+      : visibility_(visibility), allowed_(kTileKeys * kTileQueries) {}
 
   // Looks at another tile. False: no query sees a key.
   bool look(int64_t b, Range queries, Range keys);
@@ -103,7 +117,7 @@ class TileSight {
   // Counted in the tile, by the rule of the mask alone.
   Range seen_by_[kTileKeys] = {};  // the queries that see each key
   Range seen_[kTileQueries / kTileMultiple] = {};
-  std::unique_ptr<float[]> allowed_;
+  TileMemory allowed_;
 };
 
 // Block `number` of `size` out of `count`.

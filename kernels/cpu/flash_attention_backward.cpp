@@ -17,25 +17,25 @@ enum class Pass : uint8_t { queries, keys, both };
 class Workspace {
  public:
   Workspace(const Attention& attention, int64_t sum_rows)
-      : sight(attention.visibility), width_(padded(attention.D)), sum_rows_(sum_rows) {
-    const int64_t rows = 2 * kTileKeys + 5 * kTileQueries + 2 * sum_rows;
-    memory_.reset(
-        new float[static_cast<size_t>(rows * width_ + 2 * (kTileKeys + 1) * kTileQueries)]());
+      : sight(attention.visibility),
+        memory_((2 * kTileKeys + 5 * kTileQueries + 2 * sum_rows) * padded(attention.head_size) +
+                2 * (kTileKeys + 1) * kTileQueries) {
+    const int64_t width = padded(attention.head_size);
     float* next = memory_.get();
     const auto take = [&next](int64_t count) { return std::exchange(next, next + count); };
-    k = take(kTileKeys * width_);
-    v = take(kTileKeys * width_);
-    q = take(kTileQueries * width_);
-    dy = take(kTileQueries * width_);
-    dq = take(kTileQueries * width_);
-    transposed_q = take(width_ * kTileQueries);
-    transposed_dy = take(width_ * kTileQueries);
+    k = take(kTileKeys * width);
+    v = take(kTileKeys * width);
+    q = take(kTileQueries * width);
+    dy = take(kTileQueries * width);
+    dq = take(kTileQueries * width);
+    transposed_q = take(width * kTileQueries);
+    transposed_dy = take(width * kTileQueries);
     weights = take(kTileKeys * kTileQueries);
     gradient = take(kTileKeys * kTileQueries);
     log_sum_exp = take(kTileQueries);
     mean = take(kTileQueries);
-    dk_sums = take(sum_rows * width_);
-    dv_sums = take(sum_rows * width_);
+    dk_sums = take(sum_rows * width);
+    dv_sums = take(sum_rows * width);
   }
 
   float *k, *v;                         // [keys, width]
@@ -47,9 +47,7 @@ class Workspace {
   TileSight sight;
 
  private:
-  int64_t width_;
-  int64_t sum_rows_;
-  std::unique_ptr<float[]> memory_;
+  TileMemory memory_;
 };
 
 // Where the gradient of a block of keys is summed: rows `row` apart, the first being key `first`.
@@ -75,16 +73,16 @@ struct Backward {
   const TensorView& lse;
   HeadRows dq, dk, dv;
 
-  int64_t width() const { return padded(attention.D); }
+  int64_t width() const { return padded(attention.head_size); }
 
   // The gradients of keys [keys.begin, keys.end) of key head g, and with `both` those of all
   // queries of its group.
   void run_keys(int64_t b, int64_t g, Range keys, Pass pass, Workspace& work) const {
     const Sums sums = begin_sums(b, g, keys, work);
-    const int64_t group = attention.H / attention.G;
+    const int64_t group = attention.query_heads / attention.key_heads;
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
-      for (int64_t block = 0; block < blocks_in(attention.Q, kTileQueries); ++block) {
-        const Range queries = block_of(block, kTileQueries, attention.Q);
+      for (int64_t block = 0; block < blocks_in(attention.query_count, kTileQueries); ++block) {
+        const Range queries = block_of(block, kTileQueries, attention.query_count);
         if (pass == Pass::both || attention.may_see(queries, keys)) {
           run_block(b, h, queries, keys, pass, sums, work);
         }
@@ -129,7 +127,7 @@ struct Backward {
 
   // What all tiles of a block of queries need.
   void prepare(int64_t b, int64_t h, Range queries, Rows q, Rows dy_rows, Workspace& work) const {
-    const int64_t D = attention.D;
+    const int64_t D = attention.head_size;
     const TileSpans& spans = tile_spans();
     spans.transpose(q.data, q.row, work.transposed_q, kTileQueries, queries.count(), D);
     spans.transpose(dy_rows.data, dy_rows.row, work.transposed_dy, kTileQueries, queries.count(),
@@ -158,7 +156,7 @@ struct Backward {
               .c_row = kTileQueries,
               .rows = keys.count(),
               .columns = queries.count(),
-              .depth = attention.D,
+              .depth = attention.head_size,
               .onto = Onto::zeros};
     };
     work.sight.multiply_scores(scores(k, work.transposed_q, work.weights));
@@ -173,7 +171,7 @@ struct Backward {
                                  .scale = static_cast<float>(attention.attributes.mask.scale),
                                  .softcap = static_cast<float>(attention.attributes.softcap),
                                  .drop = attention.drops() ? &drop : nullptr,
-                                 .dropout_stride = static_cast<uint32_t>(attention.K)},
+                                 .dropout_stride = static_cast<uint32_t>(attention.key_count)},
                                 work.gradient, work.log_sum_exp, work.mean);
   }
 
@@ -189,7 +187,7 @@ struct Backward {
                                      .c = to + offset,
                                      .c_row = sums.row,
                                      .rows = keys.count(),
-                                     .columns = attention.D,
+                                     .columns = attention.head_size,
                                      .depth = queries.count()});
     };
     add(work.weights, dy_rows, sums.dv);
@@ -205,7 +203,7 @@ struct Backward {
                                       .c = work.dq,
                                       .c_row = width(),
                                       .rows = queries.count(),
-                                      .columns = attention.D,
+                                      .columns = attention.head_size,
                                       .depth = keys.count()});
   }
 };
@@ -221,36 +219,38 @@ bool sums_in_place(const Backward& backward) {
 
 void run_by_heads(const Backward& backward, int threads) {
   const Attention& attention = backward.attention;
-  const int64_t rows = sums_in_place(backward) ? 0 : attention.K;
+  const int64_t rows = sums_in_place(backward) ? 0 : attention.key_count;
   for_tasks(
-      attention.B * attention.G, threads, [&] { return Workspace(attention, rows); },
+      attention.batches * attention.key_heads, threads, [&] { return Workspace(attention, rows); },
       [&](int64_t task, Workspace& work) {
-        backward.run_keys(task / attention.G, task % attention.G, {0, attention.K}, Pass::both,
-                          work);
+        backward.run_keys(task / attention.key_heads, task % attention.key_heads,
+                          {0, attention.key_count}, Pass::both, work);
       });
 }
 
 void run_by_blocks(const Backward& backward, int threads) {
   const Attention& attention = backward.attention;
-  const int64_t query_blocks = blocks_in(attention.Q, kTileQueries);
+  const int64_t query_blocks = blocks_in(attention.query_count, kTileQueries);
   for_tasks(
-      attention.B * attention.H * query_blocks, threads, [&] { return Workspace(attention, 0); },
+      attention.batches * attention.query_heads * query_blocks, threads,
+      [&] { return Workspace(attention, 0); },
       [&](int64_t task, Workspace& work) {
         const int64_t head = task / query_blocks;
         const int64_t block = in_pairs(task % query_blocks, query_blocks);
-        backward.run_block(head / attention.H, head % attention.H,
-                           block_of(block, kTileQueries, attention.Q), {0, attention.K},
-                           Pass::queries, {}, work);
+        backward.run_block(head / attention.query_heads, head % attention.query_heads,
+                           block_of(block, kTileQueries, attention.query_count),
+                           {0, attention.key_count}, Pass::queries, {}, work);
       });
-  const int64_t key_blocks = blocks_in(attention.K, kTileKeys);
+  const int64_t key_blocks = blocks_in(attention.key_count, kTileKeys);
   const int64_t rows = sums_in_place(backward) ? 0 : kTileKeys;
   for_tasks(
-      attention.B * attention.G * key_blocks, threads, [&] { return Workspace(attention, rows); },
+      attention.batches * attention.key_heads * key_blocks, threads,
+      [&] { return Workspace(attention, rows); },
       [&](int64_t task, Workspace& work) {
         const int64_t head = task / key_blocks;
         const int64_t block = in_pairs(task % key_blocks, key_blocks);
-        backward.run_keys(head / attention.G, head % attention.G,
-                          block_of(block, kTileKeys, attention.K), Pass::keys, work);
+        backward.run_keys(head / attention.key_heads, head % attention.key_heads,
+                          block_of(block, kTileKeys, attention.key_count), Pass::keys, work);
       });
 }
 
@@ -259,9 +259,10 @@ void run_by_blocks(const Backward& backward, int threads) {
 void flash_attention_backward(const KernelArgs& args) {
   const Backward backward(args);
   const Attention& attention = backward.attention;
-  const int threads =
-      threads_for(attention.B * attention.H * attention.Q * attention.K, args.threads);
-  if (attention.B * attention.G >= kEnoughHeads) {
+  const int threads = threads_for(
+      attention.batches * attention.query_heads * attention.query_count * attention.key_count,
+      args.threads);
+  if (attention.batches * attention.key_heads >= kEnoughHeads) {
     run_by_heads(backward, threads);
   } else {
     run_by_blocks(backward, threads);

@@ -44,8 +44,16 @@ constexpr test::Tolerance kProbe{.relative = 4 * kEps};
 
 TEST(VisibilityProbe, GivesTheExactMeansOfACausalPrefix) {
   const std::vector<double> means{1, 1.5, 7.0 / 3, 3.75, 31.0 / 5, 10.5, 127.0 / 7, 31.875};
-  EXPECT_TRUE(test::close(probe({}, {1, 1, 8, 8}), means, kProbe));
   EXPECT_TRUE(test::close(probe({}, {1, 1, 8, 8}, DType::f64), means, {.relative = 1e-15}));
+  for (const auto which : {AttentionImplementation::math, AttentionImplementation::flash}) {
+    const AttentionOptions options{.scale = 1.0, .policy = AttentionPolicy::require(which)};
+    for (const auto& [dtype, eps] : {std::pair(DType::f32, kEps), std::pair(DType::f16, 0x1p-10),
+                                     std::pair(DType::bf16, 0x1p-7)}) {
+      EXPECT_TRUE(
+          test::close(probe({}, {1, 1, 8, 8}, dtype, options), means, {.relative = 4 * eps}))
+          << name(which) << " " << name(dtype);
+    }
+  }
 }
 
 TEST(VisibilityProbe, PaddingBelongsToTheKeysOfItsBatch) {

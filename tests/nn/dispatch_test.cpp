@@ -69,16 +69,16 @@ TEST(Dispatch, ARefusalRoutesAndWordsTheErrorAlike) {
   const Mask plain;
   const Mask keep{.keep = ones({2, 4, 8, 8}, DType::boolean)};
   const Mask bias{.bias = ones({2, 4, 8, 8})};
-  for (const auto& [call, reason] : refused_by_flash(plain, keep, bias)) {
-    EXPECT_EQ(choose(call, {}), kMath) << reason;
-    std::string recorded;
+  for (const Refused& refused : refused_by_flash(plain, keep, bias)) {
+    const AttentionCall& call = refused.call;
+    EXPECT_EQ(choose(call, {}), kMath) << refused.reason;
     const auto records =
         records_of([&] { EXPECT_EQ(choose(call, AttentionPolicy::prefer(kFlash)), kMath); });
     ASSERT_EQ(records.size(), 1U);
     ASSERT_EQ(records[0].rejected.size(), 1U);
     EXPECT_EQ(records[0].rejected[0].which, kFlash);
-    recorded = records[0].rejected[0].reason;
-    EXPECT_THAT(recorded, HasSubstr(reason));
+    const std::string recorded = records[0].rejected[0].reason;
+    EXPECT_THAT(recorded, HasSubstr(refused.reason));
     const std::string error =
         error_of<InvalidArgument>([&] { choose(call, AttentionPolicy::require(kFlash)); });
     EXPECT_THAT(error, HasSubstr("'require flash'"));
@@ -108,6 +108,7 @@ TEST(Dispatch, ARecordSaysWhatWasAskedAndWhatRan) {
   EXPECT_EQ(first.rejected[0].reason, "the policy is require math");
   EXPECT_EQ(first.rows_without_keys, 2 * 4 * 8);
   EXPECT_EQ(to_string(records[1].requested), "auto");
+  EXPECT_EQ(records[1].chosen, kFlash);
   EXPECT_EQ(records[1].reason, "tried first");
   EXPECT_THAT(records[1].rejected[0].reason, HasSubstr("is tried first"));
 }

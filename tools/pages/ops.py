@@ -25,7 +25,8 @@ def indices(column):
 def rows_of(source):
     """(macro, columns, the comment right above) of every row, in order."""
     comment = []
-    for line in source.splitlines():
+    whole = re.sub(r",\n +", ", ", source)  # a row may go on in the next line
+    for line in whole.splitlines():
         row = re.match(r"(FAULTLINE_\w+)\((.*)\)\s*$", line)
         if row:
             yield row.group(1), split_columns(row.group(2)), " ".join(comment)
