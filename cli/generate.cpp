@@ -39,10 +39,10 @@ struct GenerateOptions {
   train::SamplingOptions sampling;
 };
 
-std::unique_ptr<nn::Gpt2> load_model(const std::string& run, const train::Config& config) {
+std::unique_ptr<nn::LanguageModel> load_model(const std::string& run, const train::Config& config) {
   const auto path = latest_checkpoint(run);
   require(path.has_value(), "generate: '{}' has no checkpoint; train it first", run);
-  auto model = std::make_unique<nn::Gpt2>(config.model(), config.seed);
+  std::unique_ptr<nn::LanguageModel> model = nn::make_model(config.model(), config.seed);
   model->load(load_checkpoint(*path).state.part("model"));
   model->set_training(false);
   return model;
