@@ -53,8 +53,7 @@ Trainer::Trainer(const Config& config, TokenStore tokens, std::unique_ptr<nn::La
   sampler_ = std::make_unique<Sampler>(
       tokens_, split_.training,
       SamplerOptions{config.seq_len, config.batch_size, config.seed, packing});
-  model_ =
-      model != nullptr ? std::move(model) : std::make_unique<nn::Gpt2>(config.model(), config.seed);
+  model_ = model != nullptr ? std::move(model) : nn::make_model(config.model(), config.seed);
   add_run_adapter(*model_, config);
   parameters_ = nn::trainable_parameters(*model_);
   optimizer_ =
