@@ -51,9 +51,10 @@ void check_hf_memory(const HfConfig& config, const std::string& source) {
 
 std::unique_ptr<nn::LanguageModel> make_hf_model(const HfConfig& config, uint64_t seed) {
   if (const auto* gpt2 = std::get_if<nn::Gpt2Config>(&config.model)) {
-    return std::make_unique<nn::Gpt2>(*gpt2, seed);
+    return std::make_unique<nn::Gpt2>(*gpt2, seed, nn::Start::zeros);
   }
-  return std::make_unique<nn::Llama>(std::get<nn::LlamaConfig>(config.model), seed);
+  return std::make_unique<nn::Llama>(std::get<nn::LlamaConfig>(config.model), seed,
+                                     nn::Start::zeros);
 }
 
 HfModel load_hf_model(const std::string& folder, uint64_t seed) {
