@@ -50,7 +50,7 @@ void check_hf_memory(const HfConfig& config, const std::string& source) {
 }
 
 std::unique_ptr<nn::LanguageModel> make_hf_model(const HfConfig& config, uint64_t seed) {
-  return nn::make_model(config.model, seed);
+  return nn::make_model(config.model, seed, nn::Start::zeros);
 }
 
 HfModel load_hf_model(const std::string& folder, uint64_t seed) {

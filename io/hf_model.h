@@ -25,7 +25,7 @@ HfConfig read_hf_folder_config(const std::string& folder);
 // weights in f32.
 void check_hf_memory(const HfConfig& config, const std::string& source);
 
-// An untrained model of that configuration.
+// A model of that configuration whose parameters are to be loaded: they are zeros.
 std::unique_ptr<nn::LanguageModel> make_hf_model(const HfConfig& config, uint64_t seed);
 
 // Reads the configuration and the weights; `seed` is for what is random later (dropout). Everything

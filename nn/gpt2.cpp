@@ -67,7 +67,7 @@ const Gpt2Config& checked(const Gpt2Config& config) {
 }
 }  // namespace
 
-Gpt2::Gpt2(const Gpt2Config& config, uint64_t seed)
+Gpt2::Gpt2(const Gpt2Config& config, uint64_t seed, Start start)
     : config_(checked(config)),
       dropout_key_(seed),
       wte_(config.vocab_size, config.hidden_size),
@@ -82,7 +82,7 @@ Gpt2::Gpt2(const Gpt2Config& config, uint64_t seed)
     add_child("h." + std::to_string(i), *blocks_.back());
   }
   add_child("ln_f", ln_f_);
-  initialize(seed);
+  if (start == Start::random) initialize(seed);
 }
 
 void Gpt2::initialize(uint64_t seed) {

@@ -61,7 +61,7 @@ class Gpt2 : public LanguageModel {
   // Parameters are initialised as in GPT-2: normal(0, init_std), the projections that end a
   // residual branch divided by sqrt(2 num_layers), biases 0, norms 1. Each parameter has a random
   // stream of its own, named after it.
-  Gpt2(const Gpt2Config& config, uint64_t seed);
+  Gpt2(const Gpt2Config& config, uint64_t seed, Start start = Start::random);
 
   // Throws InvalidArgument for a position that is not below seq_len.
   Tensor forward(const ModelInput& input) override;

@@ -24,6 +24,12 @@ struct ResidualSeam {
   }
 };
 
+// How the parameters of a new model begin.
+enum class Start : uint8_t {
+  random,  // as for training
+  zeros,   // norms 1: for whoever loads them, which is many times faster
+};
+
 // The sizes that callers of any language model need.
 struct ModelShape {
   int64_t vocab_size = 0;

@@ -164,7 +164,7 @@ class LlamaBlock : public Module {
   Dropout dropout_2_;
 };
 
-Llama::Llama(const LlamaConfig& config, uint64_t seed)
+Llama::Llama(const LlamaConfig& config, uint64_t seed, Start start)
     : config_(checked(config)),
       dropout_key_(seed),
       embed_tokens_(config.vocab_size, config.hidden_size),
@@ -181,7 +181,7 @@ Llama::Llama(const LlamaConfig& config, uint64_t seed)
     lm_head_ = std::make_unique<Linear>(config.hidden_size, config.vocab_size, Bias::no);
     add_child("lm_head", *lm_head_);
   }
-  initialize(seed);
+  if (start == Start::random) initialize(seed);
 }
 
 Llama::~Llama() = default;

@@ -41,7 +41,7 @@ class LlamaBlock;
 class Llama : public LanguageModel {
  public:
   // Parameters normal(0, init_std), norms 1, biases 0; each has a random stream named after it.
-  Llama(const LlamaConfig& config, uint64_t seed);
+  Llama(const LlamaConfig& config, uint64_t seed, Start start = Start::random);
   ~Llama() override;
 
   // Takes inputs longer than seq_len, as transformers does: every position has its angles. What a

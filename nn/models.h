@@ -13,6 +13,7 @@ namespace faultline::nn {
 using ModelConfig = std::variant<Gpt2Config, LlamaConfig>;
 
 // The untrained model of a configuration. Throws InvalidArgument naming the first impossible value.
-std::unique_ptr<LanguageModel> make_model(const ModelConfig& config, uint64_t seed);
+std::unique_ptr<LanguageModel> make_model(const ModelConfig& config, uint64_t seed,
+                                          Start start = Start::random);
 
 }  // namespace faultline::nn

@@ -25,7 +25,7 @@ ConfigBuilder keys_of(const HfConfig& folder, const std::string& source);
 // other sizes than the folder, or the folder's tokenizer is not known here.
 ModelOrigin begin_from(const std::string& folder, const ConfigBuilder& keys);
 
-// The same for a run that goes on: an untrained model.
+// The same for a run that goes on: a model whose parameters are to be loaded.
 ModelOrigin origin_of(const RunRecord& record, const std::string& directory, uint64_t seed);
 
 }  // namespace faultline::train

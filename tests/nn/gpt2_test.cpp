@@ -204,6 +204,17 @@ TEST(Gpt2Init, HasTheStandardDeviationsOfGpt2) {
   }
 }
 
+TEST(Gpt2Init, ToBeLoadedIsZerosAndNormsOfOne) {
+  Gpt2 model(kGolden, 1, Start::zeros);
+  for (const Parameter* parameter : model.parameters()) {
+    const bool norm = parameter->name().find("ln_") != std::string::npos;
+    const double expected = norm && parameter->name().ends_with("weight") ? 1 : 0;
+    for (const double value : parameter->value().to_vector<double>()) {
+      ASSERT_EQ(value, expected) << parameter->name();
+    }
+  }
+}
+
 TEST(Gpt2, RefusesAnEpsilonThatIsNotPositive) {
   for (const double epsilon : {0.0, -1e-5, std::nan("")}) {
     Gpt2Config config = kGolden;
