@@ -34,4 +34,23 @@ void require_alike(const Tensor& a, const Tensor& b, const char* op) {
   require(a.shape() == b.shape(), "{}: shapes differ, {} and {}", op, a, b);
 }
 
+void require_mask(const MaskAttributes& mask, const Tensor& key_valid, const Tensor& documents,
+                  const AttentionSizes& sizes, const char* op) {
+  require(mask.window >= 0 && mask.prefix >= 0 && mask.sinks >= 0,
+          "{}: window, prefix and sinks count keys and cannot be negative, got {}, {} and {}", op,
+          mask.window, mask.prefix, mask.sinks);
+  const Shape keys{sizes.batch, sizes.keys};
+  require(
+      !key_valid.defined() || (key_valid.dtype() == DType::boolean && key_valid.shape() == keys),
+      "{}: key_valid must be bool{}, got {}", op, keys, key_valid);
+  require(!documents.defined() || (documents.dtype() == DType::i32 && documents.shape() == keys),
+          "{}: documents must be i32{}, got {}", op, keys, documents);
+  const int64_t end = mask.query_offset + sizes.queries;
+  require(!documents.defined() || (mask.query_offset >= 0 && end <= sizes.keys),
+          "{}: a document mask needs every query among the keys; queries {}..{} of {} keys", op,
+          mask.query_offset, end, sizes.keys);
+}
+
+DType at_least_f32(DType dtype) { return size_of(dtype) == 2 ? DType::f32 : dtype; }
+
 }  // namespace faultline

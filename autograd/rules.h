@@ -1,6 +1,7 @@
 #pragma once
 
 #include "autograd/op.h"
+#include "kernels/attributes.h"
 
 // Shape rules that several op families share.
 namespace faultline {
@@ -20,5 +21,19 @@ void require_floats(const Tensor& tensor, const char* op);
 void require_same_dtype(const Tensor& a, const Tensor& b, const char* op);
 // Throws InvalidArgument unless both have one shape and one dtype.
 void require_alike(const Tensor& a, const Tensor& b, const char* op);
+
+// The sizes of one attention: what a mask must fit.
+struct AttentionSizes {
+  int64_t batch;
+  int64_t queries;
+  int64_t keys;
+};
+// Throws InvalidArgument unless the rule is one (no negative size), key_valid is undefined or bool
+// [B, K], and documents undefined or i32 [B, K] with every query among the keys.
+void require_mask(const MaskAttributes& mask, const Tensor& key_valid, const Tensor& documents,
+                  const AttentionSizes& sizes, const char* op);
+
+// What a statistic or a table beside a tensor is kept in: f32 for 16-bit dtypes, else the same.
+DType at_least_f32(DType dtype);
 
 }  // namespace faultline

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "cli/commands.h"
+#include "cli/decode_bench.h"
 #include "cli/ideal_step.h"
 #include "cli/json_output.h"
 #include "cli/op_profile.h"
@@ -26,7 +27,8 @@ constexpr double kOptimizerBytes = 7 * sizeof(float);
 constexpr const char* kHelp =
     "Times training steps on random tokens, and says how near they come to what the step's matrix "
     "products and the optimizer's memory traffic take alone.\n"
-    "Example: faultline bench gpt2 --batch 4 --seq 64 --json -";
+    "Example: faultline bench gpt2 --batch 4 --seq 64 --json -\n"
+    "Example: faultline bench gpt2 --decode --steps 32";
 
 struct BenchOptions {
   std::string model;
@@ -36,6 +38,7 @@ struct BenchOptions {
   int64_t steps = 20;
   int64_t threads = 0;
   bool profile = false;
+  bool decode = false;
   std::vector<std::string> settings;
 };
 
@@ -97,6 +100,15 @@ int bench(const BenchOptions& options) {
   const train::Config config = configuration(options).build();
   require(config.vocab_size >= 2, "bench: vocab_size must be at least 2, got {}",
           config.vocab_size);
+  if (options.decode) {
+    require(!options.profile, "bench: --profile shows training steps; leave out --decode");
+    run_decode_bench({.model = options.model,
+                      .config = config,
+                      .tokens = options.steps,
+                      .threads = options.threads,
+                      .json = options.json});
+    return 0;
+  }
   train::check_memory_to_train(config);
   Context context({.threads = static_cast<int>(options.threads), .seed = config.seed});
   const ContextGuard guard(context);
@@ -165,6 +177,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("--threads", options->threads, "OpenMP threads (default: all)");
   command->add_flag("--profile", options->profile,
                     "Also print where a step's time goes, by op, against its bound");
+  command->add_flag("--decode", options->decode,
+                    "Time --steps tokens generated one by one with a cache instead");
   command->add_option("--set", options->settings, "KEY=VALUE, may be repeated")
       ->allow_extra_args(false);
   command->add_option("--json", options->json, "Write the answer as JSON to a file, - for stdout");

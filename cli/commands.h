@@ -15,6 +15,8 @@ void add_train(CLI::App& app, int& exit_code);
 void add_reveal(CLI::App& app, int& exit_code);
 void add_generate(CLI::App& app, int& exit_code);
 void add_merge(CLI::App& app, int& exit_code);
+void add_convert(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+void add_check_attention(CLI::App& app, int& exit_code);
 
 }  // namespace faultline::cli

@@ -1,77 +1,124 @@
 #include <CLI/CLI.hpp>
-#include <chrono>
+#include <algorithm>
 #include <cstdio>
+#include <iostream>
+#include <iterator>
 #include <memory>
-#include <optional>
 
 #include "cli/adapter_note.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/terminal.h"
 #include "cli/whole_number.h"
 #include "core/context.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
+#include "data/utf8_stream.h"
+#include "train/generation.h"
 #include "train/lora.h"
+#include "train/model_origin.h"
 #include "train/run.h"
-#include "train/sampling.h"
 
 namespace faultline::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "Continues a text with the latest checkpoint of a run. Stops after --tokens bytes or where the "
+    "Continues a text with the latest checkpoint of a run. Stops after --tokens tokens or where the "
     "model ends the document. The same seed gives the same text.\n"
-    "Example: faultline generate run --prompt \"In the beginning \" --tokens 200 --seed 1";
+    "Example: faultline generate run --prompt \"In the beginning \" --tokens 200 --seed 1\n"
+    "Example: cat text | faultline generate run --prompt - --temperature 0.8 --top-p 0.95";
 
 struct GenerateOptions {
   std::string run;
   std::string adapter;
   std::string prompt;
   std::string json;
+  std::string context_policy = "keep-tail";
+  std::string kv_cache = "f32";
+  std::string kv_pages = "off";
+  int64_t sinks = 4;
   int64_t tokens = 256;
   int64_t threads = 0;
   train::SamplingOptions sampling;
 };
 
-// Writes bytes as they come, whole characters at a time; what is not UTF-8 becomes U+FFFD.
-class TextStream {
- public:
-  explicit TextStream(std::FILE* out) : out_(out) {}
-  void add(char byte) {
-    pending_ += byte;
-    if (!ends_inside_character()) flush();
-  }
-  void flush() {
-    if (out_ != nullptr) {
-      fmt::print(out_, "{}", repair_utf8(pending_).text);
-      std::fflush(out_);
-    }
-    pending_.clear();
-  }
-
- private:
-  // Whether a lead byte among the last three announces more bytes than there are.
-  bool ends_inside_character() const {
-    for (size_t back = 1; back <= std::min<size_t>(3, pending_.size()); ++back) {
-      const auto byte = static_cast<unsigned char>(pending_[pending_.size() - back]);
-      if (byte < 0x80) return false;
-      if (byte >= 0xc0) {
-        const size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2;
-        return length > back;
-      }
-    }
-    return false;
-  }
-
-  std::FILE* out_;
-  std::string pending_;
-};
-
-std::unique_ptr<nn::Gpt2> load_model(const GenerateOptions& options, const train::Config& config) {
-  auto model = std::make_unique<nn::Gpt2>(config.model(), config.seed);
+std::unique_ptr<nn::LanguageModel> load_model(const GenerateOptions& options,
+                                              const train::RunRecord& record,
+                                              const train::Config& config) {
+  std::unique_ptr<nn::LanguageModel> model =
+      train::origin_of(record, options.run, config.seed).model;
+  if (model == nullptr) model = std::make_unique<nn::Gpt2>(config.model(), config.seed);
   note_ignored(train::load_run(*model, config, options.run, options.adapter).ignored);
   model->set_training(false);
   return model;
+}
+
+// The text to continue: `given`, or standard input where that is "-".
+std::string prompt_of(const std::string& given) {
+  std::string text = given;
+  if (given == "-") text.assign(std::istreambuf_iterator<char>(std::cin), {});
+  const std::string where = given == "-" ? "standard input" : "--prompt";
+  require(!text.empty(),
+          "generate: the prompt is empty ({}); the model continues a text, so give it at least one "
+          "character",
+          where);
+  const Utf8Repair repair = repair_utf8(text);
+  require(repair.replaced == 0,
+          "generate: {} is not UTF-8: the byte 0x{:02x} at offset {} belongs to no character; "
+          "convert the text first, as iconv does",
+          where,
+          static_cast<unsigned char>(
+              text[static_cast<size_t>(std::max<int64_t>(0, repair.first_offset))]),
+          repair.first_offset);
+  return text;
+}
+
+train::KvStorage storage_of(const GenerateOptions& options) {
+  using Kind = train::KvStorage::Kind;
+  const bool pages = options.kv_pages == "on";
+  if (options.kv_cache == "off") {
+    require(!pages, "generate: --kv-pages on needs a cache; leave out --kv-cache off");
+    return {.kind = Kind::none};
+  }
+  return {.kind = pages ? Kind::paged : Kind::contiguous,
+          .dtype = dtype_from_name(options.kv_cache)};
+}
+
+// What the model does not see of the prompt, on standard error.
+void note_dropped(const nn::ContextFit& context, nn::ContextPolicy policy) {
+  for (const nn::TokenRange& range : context.dropped) {
+    fmt::print(
+        stderr,
+        "note: the prompt has {} tokens, the model sees {} of them ({}): tokens {} to {} are "
+        "left out\n",
+        context.requested, context.used, nn::name(policy), range.begin, range.end - 1);
+  }
+}
+
+Json ranges_of(const std::vector<nn::TokenRange>& ranges) {
+  Json list = Json::array();
+  for (const nn::TokenRange& range : ranges) {
+    list.push(Json::array_of(std::vector<int64_t>{range.begin, range.end}));
+  }
+  return list;
+}
+
+Json answer_of(const std::string& prompt, const train::Generation& made, nn::ContextPolicy policy) {
+  const train::Continuation& row = made.rows[0];
+  const nn::ContextFit& context = row.context;
+  return Json::object()
+      .set("prompt", prompt)
+      .set("text", repair_utf8(ByteTokenizer().decode(row.tokens)).text)
+      .set("tokens", Json::array_of(row.tokens))
+      .set("context", Json::object()
+                          .set("requested", context.requested)
+                          .set("used", context.used)
+                          .set("dropped", context.requested - context.used))
+      .set("context_policy", std::string(nn::name(policy)))
+      .set("dropped_ranges", ranges_of(context.dropped))
+      .set("recomputed_contexts", made.recomputed)
+      .set("stopped", row.ending == train::Ending::end_id ? "end" : "tokens")
+      .set("tokens_per_s", made.tokens_per_second());
 }
 
 int generate(const GenerateOptions& options) {
@@ -79,52 +126,34 @@ int generate(const GenerateOptions& options) {
   require(options.threads >= 0 && options.threads <= 4096,
           "generate: --threads must be in [1, 4096], got {}", options.threads);
   options.sampling.check();
-  require(!options.prompt.empty(),
-          "generate: the prompt is empty; the model continues a text, so give it at least one "
-          "character");
-  const train::Config config = train::read_record(options.run).config.build();
+  const std::string prompt = prompt_of(options.prompt);
+  const train::RunRecord record = train::read_record(options.run);
+  const train::Config config = record.config.build();
   train::check_memory_to_generate(config);
   Context context({.threads = static_cast<int>(options.threads), .seed = config.seed});
   const ContextGuard guard(context);
-  const auto model = load_model(options, config);
+  const std::shared_ptr<void> policy = config.apply_attention_policy();
+  const auto model = load_model(options, record, config);
 
-  const std::vector<int32_t> prompt = ByteTokenizer().encode(options.prompt);
+  train::GenerationOptions how{.policy = nn::context_policy_from_name(options.context_policy),
+                               .sinks = options.sinks,
+                               .storage = storage_of(options),
+                               .end_ids = {ByteTokenizer::kEndOfDocument},
+                               .usable_ids = ByteTokenizer::kVocabSize};
+  const train::Request request{.prompt = ByteTokenizer().encode(prompt),
+                               .tokens = options.tokens,
+                               .sampling = options.sampling};
+  note_dropped(train::context_of(*model, request, how), how.policy);
   const bool quiet = options.json == "-";
-  const auto requested = static_cast<int64_t>(prompt.size());
-  const int64_t used = std::min(requested, config.seq_len);
-  if (used < requested) {
-    fmt::print(stderr,
-               "note: the prompt has {} tokens, the model sees {} at a time; the first {} are "
-               "left out\n",
-               requested, config.seq_len, requested - used);
-  }
-  TextStream stream(quiet ? nullptr : stdout);
-  for (const char byte : options.prompt) stream.add(byte);
-  stream.flush();
-
-  const auto start = std::chrono::steady_clock::now();
-  train::NextByte next(*model, options.sampling);
-  std::vector<int32_t> ids = prompt;
-  while (static_cast<int64_t>(ids.size()) < requested + options.tokens) {
-    ids.push_back(next(ids));
-    if (ids.back() == ByteTokenizer::kEndOfDocument) break;
-    stream.add(static_cast<char>(ids.back()));
-  }
-  stream.flush();
-  if (!quiet) fmt::print("\n");
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-
-  const std::vector<int32_t> made(ids.begin() + requested, ids.end());
-  const Json sizes =
-      Json::object().set("requested", requested).set("used", used).set("dropped", requested - used);
-  write_json(options.json,
-             Json::object()
-                 .set("prompt", repair_utf8(options.prompt).text)
-                 .set("text", repair_utf8(ByteTokenizer().decode(made)).text)
-                 .set("tokens", Json::array_of(made))
-                 .set("context", sizes)
-                 .set("tokens_per_s", static_cast<double>(made.size()) / std::max(seconds, 1e-9)));
+  Utf8Stream stream;
+  how.on_token = [&](size_t, int32_t id) {
+    if (!quiet && id != ByteTokenizer::kEndOfDocument)
+      show(stream.add(std::string(1, static_cast<char>(id))));
+  };
+  if (!quiet) show(prompt);
+  const train::Generation made = train::generate(*model, {&request, 1}, how);
+  if (!quiet) show(stream.finish() + "\n");
+  write_json(options.json, answer_of(prompt, made, how.policy));
   return 0;
 }
 
@@ -136,8 +165,9 @@ void add_generate(CLI::App& app, int& exit_code) {
   command->add_option("DIR", options->run, "Directory of a run")->required();
   command->add_option("--adapter", options->adapter,
                       "A directory with a PEFT adapter for the run's model");
-  command->add_option("--prompt", options->prompt, "The text to continue")->required();
-  command->add_option("--tokens", options->tokens, "At most so many bytes (default 256)")
+  command->add_option("--prompt", options->prompt, "The text to continue; - reads standard input")
+      ->required();
+  command->add_option("--tokens", options->tokens, "At most so many tokens (default 256)")
       ->check(whole_number<int64_t>());
   command->add_option("--seed", options->sampling.seed, "Of the random choices (default 1)")
       ->check(whole_number<uint64_t>());
@@ -145,8 +175,23 @@ void add_generate(CLI::App& app, int& exit_code) {
                       "Below 1 safer, above 1 wilder, 0 always the likeliest (default 1)");
   command
       ->add_option("--top-k", options->sampling.top_k,
-                   "Only the K likeliest bytes; 0 is all of them (default)")
+                   "Only the K likeliest tokens; 0 is all of them (default)")
       ->check(whole_number<int64_t>());
+  command->add_option("--top-p", options->sampling.top_p,
+                      "Only the likeliest tokens that make up this share (default 1: all)");
+  command->add_option("--context-policy", options->context_policy,
+                      "What the model sees of a text longer than its context: keep-tail (default, "
+                      "slides on), sink+tail (the first tokens stay too), keep-head, or error");
+  command->add_option("--sinks", options->sinks, "First tokens that sink+tail keeps (default 4)")
+      ->check(whole_number<int64_t>());
+  command
+      ->add_option("--kv-cache", options->kv_cache,
+                   "How keys and values are kept between tokens: f32 (default), f16, bf16, or off")
+      ->check(CLI::IsMember({"f32", "f16", "bf16", "off"}));
+  command
+      ->add_option("--kv-pages", options->kv_pages,
+                   "Keep them in pages of 16 tokens: on, or off (default)")
+      ->check(CLI::IsMember({"on", "off"}));
   command->add_option("--threads", options->threads, "OpenMP threads; never change a number")
       ->check(whole_number<int64_t>());
   command->add_option("--json", options->json, "Write the answer as JSON to a file, - for stdout");

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 
 #include "autograd/functional.h"
 #include "core/context.h"
+#include "core/threads.h"
 
 namespace faultline::cli {
 namespace {
@@ -81,6 +83,27 @@ double copy_milliseconds(double bytes) {
   const Tensor from = ones({count});
   const Tensor to = zeros({count});
   return median_milliseconds([&] { copy_(to, from); }) * bytes / moved;
+}
+
+double read_milliseconds(double bytes) {
+  constexpr int64_t kBlock = 1 << 16;
+  const int64_t blocks = std::max<int64_t>(1, static_cast<int64_t>(bytes / 8) / kBlock);
+  // Written once, so that every page is memory of its own.
+  const std::vector<uint64_t> words(static_cast<size_t>(blocks * kBlock), 1);
+  std::vector<uint64_t> sums(static_cast<size_t>(blocks));
+  const double ms = median_milliseconds([&] {
+    parallel_for(blocks, Context::current().threads, [&](int64_t block) {
+      const uint64_t* from = words.data() + block * kBlock;
+      uint64_t parts[8] = {};
+      for (int64_t i = 0; i < kBlock; i += 8) {
+        for (int64_t j = 0; j < 8; ++j) parts[j] += from[i + j];
+      }
+      sums[static_cast<size_t>(block)] = std::accumulate(parts, parts + 8, uint64_t{0});
+    });
+  });
+  const auto total = std::accumulate(sums.begin(), sums.end(), uint64_t{0});
+  invariant(total == words.size(), "bench: read {} words of {}", total, words.size());
+  return ms * bytes / static_cast<double>(words.size() * sizeof(uint64_t));
 }
 
 }  // namespace faultline::cli

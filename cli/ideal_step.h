@@ -30,6 +30,9 @@ class ProductRecorder : public LaunchRecorder {
 // Milliseconds to move `bytes` (read plus written) by copying, on `threads` threads.
 double copy_milliseconds(double bytes);
 
+// Milliseconds to read `bytes` in order, on all threads of the current Context.
+double read_milliseconds(double bytes);
+
 double median(std::vector<double> values);
 
 // What one call takes: the median of several.

@@ -23,11 +23,10 @@ constexpr const char* kAbout =
     "Example: faultline train char --out run && faultline generate run --prompt \"In the \"";
 
 // Flags that the contract names and this version does not have yet.
-constexpr const char* kLaterFlags[] = {"--amp",      "--plan",    "--checkpoint-activations",
-                                       "--ranks",    "--zero",    "--reduce",
-                                       "--deadline", "--backend", "--dispatch-report"};
-constexpr const char* kLaterCommands[] = {"diagnose", "compare", "doctor", "convert",
-                                          "check-attention"};
+constexpr const char* kLaterFlags[] = {"--amp",      "--plan",   "--checkpoint-activations",
+                                       "--ranks",    "--zero",   "--reduce",
+                                       "--deadline", "--backend"};
+constexpr const char* kLaterCommands[] = {"diagnose", "compare", "doctor"};
 
 std::vector<std::string> command_names(const CLI::App& app) {
   std::vector<std::string> names;
@@ -119,7 +118,9 @@ int run(int argc, char** argv) {
   add_reveal(app, exit_code);
   add_generate(app, exit_code);
   add_merge(app, exit_code);
+  add_convert(app, exit_code);
   add_bench(app, exit_code);
+  add_check_attention(app, exit_code);
   check_command(app, argc, argv);
   try {
     app.parse(argc, argv);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/dispatch_report.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/text_data.h"
@@ -14,10 +15,12 @@
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
 #include "io/directory_lock.h"
+#include "io/hf_model.h"
 #include "io/json_lines.h"
 #include "lab/planted.h"
 #include "train/lora.h"
 #include "train/loss_text.h"
+#include "train/model_origin.h"
 #include "train/run.h"
 
 namespace faultline::cli {
@@ -26,8 +29,8 @@ namespace {
 constexpr int64_t kProbeEvery = 50;
 
 constexpr const char* kHelp =
-    "Trains a GPT-2 and writes the run to a directory. MODEL is a preset (tiny, char, gpt2) or a "
-    "JSON file of configuration keys. Ctrl-C saves a checkpoint and ends the run.\n"
+    "Trains a GPT-2 and writes the run to a directory. MODEL is a preset (tiny, char, gpt2), a "
+    "JSON file of configuration keys, or a Hugging Face folder, from whose weights the run begins. Ctrl-C saves a checkpoint and ends the run.\n"
     "Example: faultline train char --out run --data book.txt --set dropout=0.1\n"
     "Example: faultline train --resume run --steps 2000\n"
     "Example: faultline train tiny --steps 400 --watch full --fault mystery:7 --out run";
@@ -46,6 +49,7 @@ struct TrainOptions {
   int64_t threads = 0;
   bool stop_on_fault = false;
   bool print_config = false;
+  bool dispatch_report = false;
 };
 
 bool is_run(const std::string& path) {
@@ -59,11 +63,9 @@ train::ConfigBuilder builder_of(const std::string& model) {
   const auto presets = train::ConfigBuilder::presets();
   const bool preset = std::find(presets.begin(), presets.end(), model) != presets.end();
   if (preset) return train::ConfigBuilder::preset(model);
-  require(
-      !std::filesystem::is_directory(model),
-      "train: '{}' is a directory, but not that of a run; name a preset, a JSON file, or the run "
-      "whose model an adapter is trained for",
-      model);
+  if (std::filesystem::is_directory(model)) {
+    return train::keys_of(read_hf_folder_config(model), model);
+  }
   const bool file = std::filesystem::exists(model) || model.ends_with(".json") ||
                     model.find('/') != std::string::npos;
   return file ? train::ConfigBuilder::file(model) : train::ConfigBuilder::preset(model);
@@ -137,12 +139,14 @@ class TrainCommand {
     const train::Config config = config_->build();
     Context context({.threads = static_cast<int>(options_.threads), .seed = config.seed});
     const ContextGuard guard(context);
+    if (options_.dispatch_report) dispatch_.emplace();
     faults_.check_onsets(last_step(config));
 
     TextData text = load_data(config);
     const diagnose::Watch watch(context, level_);
     faults_.plant(context, 1);
-    train::Trainer trainer(config, std::move(text.tokens));
+    origin_ = model_origin(config);
+    train::Trainer trainer(config, std::move(text.tokens), std::move(origin_.model));
     if (!earlier_ && is_run(options_.model)) {
       nn::load_base(trainer.model(), train::read_base(options_.model));
     }
@@ -197,6 +201,15 @@ class TrainCommand {
     if (!in_place_) train::check_free(directory_);
   }
 
+  train::ModelOrigin model_origin(const train::Config& config) const {
+    if (earlier_) return train::origin_of(*earlier_, options_.resume, config.seed);
+    if (is_run(options_.model)) {
+      return train::origin_of(train::read_record(options_.model), options_.model, config.seed);
+    }
+    return is_hf_folder(options_.model) ? train::begin_from(options_.model, *config_)
+                                        : train::ModelOrigin{};
+  }
+
   int64_t last_step(const train::Config& config) const {
     return options_.steps.value_or(config.schedule_steps);
   }
@@ -242,6 +255,8 @@ class TrainCommand {
       if (earlier_) files["metrics.jsonl"] = train::metrics_until(options_.resume, step);
       train::RunRecord record =
           train::make_record(earlier_ ? earlier_->model : options_.model, *config_, data);
+      record.architecture = origin_.architecture;
+      files.insert(origin_.files.begin(), origin_.files.end());
       train::create_run(directory_, record, trainer, files);
     }
     if (!earlier_) return;
@@ -321,6 +336,7 @@ class TrainCommand {
                       result.step, directory_, again()));
     }
     if (!watch.findings().empty()) progress.say(diagnose::verdict_text(watch));
+    if (dispatch_) progress.say(dispatch_->table());
     return result.stop == train::Stop::fault ? 1 : 0;
   }
 
@@ -336,9 +352,11 @@ class TrainCommand {
   lab::PlannedFaults faults_;
   std::optional<train::RunRecord> earlier_;
   std::optional<train::ConfigBuilder> config_;
+  train::ModelOrigin origin_;  // what the run took from a model folder, the model itself moved on
   std::string own_documents_;  // before a fault set it
   std::string directory_;
   bool in_place_ = false;
+  std::optional<DispatchReport> dispatch_;
   std::optional<DirectoryLock> lock_;  // two runs in one directory would tear its files
 };
 
@@ -347,8 +365,10 @@ class TrainCommand {
 void add_train(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("train", kHelp);
   auto options = std::make_shared<TrainOptions>();
-  command->add_option("MODEL", options->model,
-                      "tiny, char, gpt2, or a JSON file of keys; with --lora also a run");
+  command->add_option(
+      "MODEL", options->model,
+      "tiny, char, gpt2, a JSON file of keys, or a Hugging Face folder; with --lora "
+      "also a run");
   command->add_option("--out", options->out, "Directory of the run; new or empty");
   command
       ->add_option("--steps", options->steps,
@@ -392,6 +412,9 @@ void add_train(CLI::App& app, int& exit_code) {
       ->check(whole_number<int64_t>());
   command->add_flag("--print-config", options->print_config,
                     "Show every key, its value and where it came from, and exit");
+  command->add_flag("--dispatch-report", options->dispatch_report,
+                    "Print at the end which implementations of attention ran, on what, and why; "
+                    "--set attention=auto|math|flash chooses");
   command->callback([options, &exit_code] { exit_code = TrainCommand(*options).run(); });
 }
 

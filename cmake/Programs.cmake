@@ -10,6 +10,7 @@ if(cli_sources AND highest_room AND NOT FAULTLINE_ROOMS)
 endif()
 
 file(GLOB bench_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.cpp)
+list(FILTER bench_sources EXCLUDE REGEX "/tokenizer_bench\\.cpp$")
 if(bench_sources AND highest_room AND FAULTLINE_BENCH)
   if(FAULTLINE_BENCH STREQUAL "AUTO")
     find_package(benchmark QUIET)
@@ -23,6 +24,14 @@ if(bench_sources AND highest_room AND FAULTLINE_BENCH)
   else()
     message(STATUS "Per-op benchmarks: off (Google Benchmark, libbenchmark-dev, is not there)")
   endif()
+endif()
+
+if(TARGET faultline_data AND NOT FAULTLINE_ROOMS)
+  add_executable(faultline_tokenizer_bench EXCLUDE_FROM_ALL
+    ${PROJECT_SOURCE_DIR}/bench/tokenizer_bench.cpp)
+  target_link_libraries(faultline_tokenizer_bench PRIVATE faultline::data)
+  faultline_share_pch(faultline_tokenizer_bench)
+  faultline_header_only(CLI11 libcli11-dev CLI/CLI.hpp faultline_tokenizer_bench)
 endif()
 
 if(highest_room AND NOT FAULTLINE_ROOMS)

@@ -1,14 +1,14 @@
 # One static library per room. An arrow is a link; tools/check_arrows.py holds the #includes to them.
 
-set(rooms core kernels autograd nn optim dist data io train diagnose lab)  # bottom first
+set(rooms core kernels autograd nn optim dist io data train diagnose lab)  # bottom first
 set(arrows_core)
 set(arrows_kernels core)
 set(arrows_autograd kernels)
 set(arrows_nn autograd)
 set(arrows_optim autograd)
 set(arrows_dist nn optim)
-set(arrows_data core)
-set(arrows_io autograd)
+set(arrows_io nn)
+set(arrows_data io)
 set(arrows_train nn optim dist io data)
 set(arrows_diagnose train)
 set(arrows_lab diagnose)
@@ -128,8 +128,11 @@ foreach(room io train)
     target_link_libraries(faultline_${room} PRIVATE faultline_dep::xxHash)
   endif()
 endforeach()
+if(TARGET faultline_data)
+  target_link_libraries(faultline_data PRIVATE faultline_dep::PCRE2)
+endif()
 faultline_header_only(nlohmann_json nlohmann-json3-dev nlohmann/json.hpp
-  faultline_io faultline_data faultline_train faultline_diagnose faultline_lab)
+  faultline_io faultline_train faultline_diagnose faultline_lab)
 
 if(TARGET faultline_autograd)
   faultline_batch(faultline_autograd autograd/ops)

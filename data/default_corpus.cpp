@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <memory>
 
-// Header-only, so that this room links to nothing but core.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

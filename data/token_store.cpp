@@ -5,7 +5,6 @@
 #include <cstring>
 #include <utility>
 
-// Header-only, so that this room links to nothing but core.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -1,5 +1,7 @@
 #include "data/utf8.h"
 
+#include <cstring>
+
 namespace faultline {
 namespace {
 
@@ -24,40 +26,51 @@ Continuation continuation_of(uint8_t first) {
   return {-1};
 }
 
-struct Sequence {
-  size_t length;  // bytes taken
-  bool valid;
-};
+}  // namespace
 
-// The sequence at `at`, or the longest start of one: at least one byte.
-Sequence sequence_at(std::string_view bytes, size_t at) {
+Utf8Part utf8_part_at(std::string_view bytes, size_t at) {
   auto wanted = continuation_of(static_cast<uint8_t>(bytes[at]));
   size_t length = 1;
-  if (wanted.count < 0) return {length, false};
+  if (wanted.count < 0) return {length, Utf8Kind::invalid};
   for (; wanted.count > 0; --wanted.count, ++length) {
-    if (at + length == bytes.size()) return {length, false};
+    if (at + length == bytes.size()) return {length, Utf8Kind::unfinished};
     const auto byte = static_cast<uint8_t>(bytes[at + length]);
-    if (byte < wanted.lowest || byte > wanted.highest) return {length, false};
+    if (byte < wanted.lowest || byte > wanted.highest) return {length, Utf8Kind::invalid};
     wanted.lowest = 0x80;
     wanted.highest = 0xbf;
   }
-  return {length, true};
+  return {length, Utf8Kind::character};
 }
 
-}  // namespace
+size_t end_of_valid_utf8(std::string_view bytes, size_t at) {
+  constexpr uint64_t kHighBits = 0x8080808080808080;
+  while (at < bytes.size()) {
+    uint64_t eight = 0;
+    if (bytes.size() - at >= sizeof eight) {
+      std::memcpy(&eight, bytes.data() + at, sizeof eight);
+      if ((eight & kHighBits) == 0) {
+        at += sizeof eight;
+        continue;
+      }
+    }
+    const Utf8Part part = utf8_part_at(bytes, at);
+    if (part.kind != Utf8Kind::character) break;
+    at += part.length;
+  }
+  return at;
+}
 
 Utf8Repair repair_utf8(std::string_view bytes) {
   Utf8Repair result;
   result.text.reserve(bytes.size());
   for (size_t at = 0; at < bytes.size();) {
-    const Sequence sequence = sequence_at(bytes, at);
-    if (sequence.valid) {
-      result.text.append(bytes, at, sequence.length);
-    } else {
-      result.text += "\xEF\xBF\xBD";
-      if (result.replaced++ == 0) result.first_offset = static_cast<int64_t>(at);
-    }
-    at += sequence.length;
+    const size_t end = end_of_valid_utf8(bytes, at);
+    result.text.append(bytes, at, end - at);
+    at = end;
+    if (at == bytes.size()) break;
+    result.text += kReplacementCharacter;
+    if (result.replaced++ == 0) result.first_offset = static_cast<int64_t>(at);
+    at += utf8_part_at(bytes, at).length;
   }
   return result;
 }

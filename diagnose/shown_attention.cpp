@@ -53,10 +53,17 @@ ShownAttention::ShownAttention(const Launch& launch)
       weights_(is_shown_by(launch) ? launch.args.inputs[1] : launch.args.outputs[0]),
       mask_(launch.args.attributes.as<MaskAttributes>()),
       valid_(sample(launch.args.inputs[is_shown_by(launch) ? 2 : 1])),
-      documents_(sample(launch.args.inputs[is_shown_by(launch) ? 3 : 2])) {}
+      documents_(sample(launch.args.inputs[is_shown_by(launch) ? 3 : 2])) {
+  if (is_shown_by(launch)) keep_ = launch.args.inputs[4];
+}
 
 bool ShownAttention::causality_allows(int64_t query, int64_t key) const {
-  return !mask_.causal || key <= mask_.query_offset + query;
+  return !mask_.causal || key < mask_.prefix || key <= mask_.query_offset + query;
+}
+
+bool ShownAttention::window_allows(int64_t query, int64_t key) const {
+  const int64_t distance = std::abs(mask_.query_offset + query - key);
+  return mask_.window == 0 || key < std::max(mask_.prefix, mask_.sinks) || distance < mask_.window;
 }
 
 bool ShownAttention::is_text(int64_t batch, int64_t key) const {
@@ -76,6 +83,7 @@ bool ShownAttention::allows(int64_t batch, int64_t query, int64_t key) const {
 
 const char* ShownAttention::forbids(int64_t batch, int64_t query, int64_t key) const {
   if (!causality_allows(query, key)) return "it lies in the future";
+  if (!window_allows(query, key)) return "it lies outside of the window";
   if (!is_text(batch, key)) return "it is padding";
   if (!in_one_document(batch, query, key)) return "it belongs to another document";
   return "";
@@ -94,6 +102,16 @@ void ShownAttention::read(int64_t number, AttentionRow& row) const {
   row.forbids.resize(row.weights.size());
   for (size_t k = 0; k < row.forbids.size(); ++k) {
     row.forbids[k] = forbids(row.batch, row.query, static_cast<int64_t>(k));
+  }
+  if (!keep_.defined()) return;
+  const auto plane = [](int64_t i, int64_t size) { return size == 1 ? 0 : i; };
+  const int64_t first =
+      (plane(row.batch, keep_.shape[0]) * keep_.shape[1] + plane(row.head, keep_.shape[1])) *
+      queries();
+  std::vector<double> keep;
+  read_values(keep_, (first + row.query) * keys(), keys(), keep);
+  for (size_t k = 0; k < keep.size(); ++k) {
+    if (keep[k] == 0 && row.allowed(k)) row.forbids[k] = "the mask's tensor hides it";
   }
 }
 

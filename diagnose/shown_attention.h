@@ -51,6 +51,7 @@ class ShownAttention {
   // The parts of the mask's predicate; a part that is absent allows all.
   bool is_padded() const { return !valid_.empty(); }
   bool causality_allows(int64_t query, int64_t key) const;
+  bool window_allows(int64_t query, int64_t key) const;
   bool is_text(int64_t batch, int64_t key) const;
   bool in_one_document(int64_t batch, int64_t query, int64_t key) const;
   bool allows(int64_t batch, int64_t query, int64_t key) const;
@@ -81,6 +82,7 @@ class ShownAttention {
 
   TensorView scores_;
   TensorView weights_;
+  TensorView keep_;  // bool [1 or B, 1 or H, Q, K]; may be undefined
   MaskAttributes mask_;
   std::vector<double> valid_;
   std::vector<double> documents_;

@@ -5,8 +5,8 @@
 #include "data/utf8.h"
 #include "example.h"
 #include "nn/gpt2.h"
+#include "train/generation.h"
 #include "train/loss_text.h"
-#include "train/sampling.h"
 #include "train/trainer.h"
 
 using namespace faultline;
@@ -30,15 +30,14 @@ int main(int argc, char** argv) {
       &train_gpt);
 }
 
-std::string continued(nn::Gpt2& model, const std::string& prompt, int64_t bytes, uint64_t seed) {
-  const nn::EvaluationMode evaluation(model);
-  train::NextByte next(model, {.seed = seed, .temperature = 0.7});
-  std::vector<int32_t> ids = ByteTokenizer().encode(prompt);
-  for (int64_t i = 0; i < bytes; ++i) {
-    ids.push_back(next(ids));
-    if (ids.back() == ByteTokenizer::kEndOfDocument) break;
-  }
-  return repair_utf8(ByteTokenizer().decode(ids)).text;
+std::string continued(nn::LanguageModel& model, const std::string& prompt, int64_t bytes,
+                      uint64_t seed) {
+  const train::Request request{.prompt = ByteTokenizer().encode(prompt),
+                               .tokens = bytes,
+                               .sampling = {.seed = seed, .temperature = 0.7}};
+  const train::GenerationOptions options{.end_ids = {ByteTokenizer::kEndOfDocument}};
+  const train::Generation made = train::generate(model, {&request, 1}, options);
+  return repair_utf8(prompt + ByteTokenizer().decode(made.rows[0].tokens)).text;
 }
 
 // The King James Bible, cut into documents as the configuration says.

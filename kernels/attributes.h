@@ -69,9 +69,12 @@ struct RmsNormAttributes {
 // GPT-NeoX), or 2 i and 2 i + 1 (the paper; Meta's Llama).
 enum class RopeLayout : uint8_t { half_split, interleaved };
 
+// By the angle, or by its negative, which is the inverse and the derivative.
+enum class RopeTurn : uint8_t { forward, back };
+
 struct RopeAttributes {
   RopeLayout layout = RopeLayout::half_split;
-  bool inverse = false;  // turns back; the derivative
+  RopeTurn turn = RopeTurn::forward;
 };
 
 struct FlashAttentionAttributes {

@@ -122,17 +122,9 @@ Tensor Gpt2::forward(const ModelInput& input) {
     for (size_t i = 0; i < blocks_.size(); ++i) {
       x_BTC = (*blocks_[i])(x_BTC, input, static_cast<int64_t>(i));
     }
+    if (input.last > 0) x_BTC = slice(x_BTC, 1, T - input.last, T);
     return wte_.project(ln_f_(x_BTC));
   });
-}
-
-Tensor TokenLossSeam::standard(const Tensor& logits_BTV, const Tensor& labels_BT) {
-  const Tensor logits_NV = reshape(logits_BTV, {-1, logits_BTV.shape()[-1]});
-  return cross_entropy_rows(logits_NV, reshape(labels_BT, {-1}));
-}
-
-Tensor language_model_loss(const Tensor& logits_BTV, const Tensor& labels_BT) {
-  return sum(Context::current().seams.call<TokenLossSeam>(logits_BTV, labels_BT));
 }
 
 }  // namespace faultline::nn

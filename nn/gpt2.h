@@ -28,15 +28,6 @@ struct ActivationSeam {
   static Tensor standard(const Tensor& x) { return gelu(x); }
 };
 
-// How the result of a branch (attention or MLP) joins the residual stream.
-struct ResidualSeam {
-  static constexpr const char* name = "residual";
-  using Signature = Tensor(const Tensor& x_BTC, const Tensor& branch_BTC);
-  static Tensor standard(const Tensor& x_BTC, const Tensor& branch_BTC) {
-    return x_BTC + branch_BTC;
-  }
-};
-
 // proj(gelu(fc(x))), without the residual; the tanh form of GELU, as in GPT-2.
 class Mlp : public Module {
  public:
@@ -90,17 +81,5 @@ class Gpt2 : public LanguageModel {
   std::vector<std::unique_ptr<Block>> blocks_;
   LayerNorm ln_f_;
 };
-
-// The loss of each position, 0 where the label is -1: logits [B, T, V], labels i32 [B, T], shifted
-// already. In rows, so that a replacement knows where a sequence begins.
-struct TokenLossSeam {
-  static constexpr const char* name = "token loss";
-  using Signature = Tensor(const Tensor& logits_BTV, const Tensor& labels_BT);
-  static Tensor standard(const Tensor& logits_BTV, const Tensor& labels_BT);
-};
-
-// Sum of the losses of all labels that are not -1: logits [B, T, V], labels i32 [B, T]. Divide by
-// the step's count of valid labels, over all micro-batches and ranks.
-Tensor language_model_loss(const Tensor& logits_BTV, const Tensor& labels_BT);
 
 }  // namespace faultline::nn

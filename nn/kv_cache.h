@@ -1,7 +1,10 @@
 #pragma once
 
+#include <vector>
+
 #include "core/tensor.h"
 
+// Shapes: B batch, T new positions, K slots so far, G key-value heads, D head size.
 namespace faultline::nn {
 
 // What attention needs of a cache of keys and values. A forward pass of T new positions calls
@@ -23,5 +26,78 @@ class KvCache {
   // computes the layer anew would store them twice.
   virtual All append(int64_t layer, const Tensor& k_BGTD, const Tensor& v_BGTD) = 0;
 };
+
+struct KvShape {
+  int64_t num_layers = 0;
+  int64_t batch = 0;
+  int64_t num_heads = 0;  // of keys and values
+  int64_t head_size = 0;
+  int64_t capacity = 0;  // slots of a row
+
+  // Throws InvalidArgument naming the first size that is not positive.
+  void check() const;
+};
+
+// What a slot holds before anything is stored in it. NaN shows a read of such a slot in whatever it
+// touches; it costs a write of the whole memory.
+enum class Unwritten : uint8_t { anything, nan };
+
+// The checks and the counting that every cache of stored slots shares.
+class StoredKvCache : public KvCache {
+ public:
+  int64_t length() const override { return length_; }
+  // The length grows with the last layer. A pass that an error cut short is forgotten: the next one
+  // begins with layer 0 at the same slots.
+  All append(int64_t layer, const Tensor& k_BGTD, const Tensor& v_BGTD) final;
+  // Forgets the slots from `length` on. Throws InvalidArgument when there are not so many.
+  void truncate(int64_t length);
+
+  const KvShape& shape() const { return shape_; }
+  // In which keys and values are stored, rounded to nearest even. What append() returns has the
+  // dtype of what it was given. Storing in f16 throws InvalidArgument where a finite value would
+  // become infinite.
+  DType dtype() const { return dtype_; }
+  virtual int64_t bytes() const = 0;  // memory held for keys and values
+
+ protected:
+  // `dtype` is f32, f16 or bf16, else InvalidArgument.
+  StoredKvCache(const KvShape& shape, DType dtype);
+  // Stores slots [length, length + T) of a layer and returns slots [0, length + T).
+  virtual All store(int64_t layer, const Tensor& k_BGTD, const Tensor& v_BGTD) = 0;
+  // Slots from `length` on are forgotten.
+  virtual void forget(int64_t length) = 0;
+  void start_at(int64_t length);
+
+ private:
+  void check(int64_t layer, const Tensor& k_BGTD, const Tensor& v_BGTD) const;
+
+  KvShape shape_;
+  DType dtype_;
+  int64_t length_ = 0;
+  int64_t next_layer_ = 0;
+  int64_t new_slots_ = 0;     // T of the running pass
+  DType given_ = DType::f32;  // dtype of the running pass
+};
+
+// Keys and values in one block of memory a layer, [B, G, capacity, D]. Returns views of it where
+// the stored dtype is that of the computation, else copies.
+class ContiguousKvCache : public StoredKvCache {
+ public:
+  explicit ContiguousKvCache(const KvShape& shape, DType dtype = DType::f32,
+                             Unwritten unwritten = Unwritten::anything);
+  int64_t bytes() const override;
+
+ protected:
+  All store(int64_t layer, const Tensor& k_BGTD, const Tensor& v_BGTD) override;
+  void forget(int64_t length) override;
+
+ private:
+  Unwritten unwritten_;
+  std::vector<Tensor> keys_;  // a layer each
+  std::vector<Tensor> values_;
+};
+
+// Copies into slots of a cache. Throws InvalidArgument when f16 slots cannot hold a finite value.
+void store_slots(const Tensor& slots, const Tensor& values, int64_t layer);
 
 }  // namespace faultline::nn

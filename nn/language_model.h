@@ -12,6 +12,16 @@ struct ModelInput {
   Mask mask;                 // which keys, cached ones first, each new position sees
   Tensor positions_BT = {};  // i32, for padded rows; undefined: mask.query_offset + 0, 1, ...
   KvCache* cache = nullptr;  // takes the new keys and values, gives all; not owned
+  int64_t last = 0;          // logits of the last so many positions only; 0: of all
+};
+
+// How the result of a branch (attention or MLP) joins the residual stream.
+struct ResidualSeam {
+  static constexpr const char* name = "residual";
+  using Signature = Tensor(const Tensor& x_BTC, const Tensor& branch_BTC);
+  static Tensor standard(const Tensor& x_BTC, const Tensor& branch_BTC) {
+    return x_BTC + branch_BTC;
+  }
 };
 
 // The sizes that callers of any language model need.
@@ -28,7 +38,7 @@ struct ModelShape {
 // A causal language model: what training, generation, formats and LoRA need to know of one.
 class LanguageModel : public Module {
  public:
-  // Logits [B, T, V].
+  // Logits [B, T, V], or [B, input.last, V].
   virtual Tensor forward(const ModelInput& input) = 0;
   Tensor operator()(const Tensor& tokens_BT, const Mask& mask) {
     return forward({.tokens_BT = tokens_BT, .mask = mask});
@@ -39,5 +49,17 @@ class LanguageModel : public Module {
   virtual DropoutKey& dropout_key() = 0;
   int64_t parameter_count();
 };
+
+// The loss of each position, 0 where the label is -1: logits [B, T, V], labels i32 [B, T], shifted
+// already. In rows, so that a replacement knows where a sequence begins.
+struct TokenLossSeam {
+  static constexpr const char* name = "token loss";
+  using Signature = Tensor(const Tensor& logits_BTV, const Tensor& labels_BT);
+  static Tensor standard(const Tensor& logits_BTV, const Tensor& labels_BT);
+};
+
+// Sum of the losses of all labels that are not -1: logits [B, T, V], labels i32 [B, T]. Divide by
+// the step's count of valid labels, over all micro-batches and ranks.
+Tensor language_model_loss(const Tensor& logits_BTV, const Tensor& labels_BT);
 
 }  // namespace faultline::nn

@@ -84,9 +84,15 @@ void DropoutKey::set(int64_t step, int64_t first_sequence) {
 
 uint32_t dropout_number(const char* path) { return static_cast<uint32_t>(stream_of(path)); }
 
+DropoutUse Dropout::use_now() const {
+  if (p_ == 0 || !Context::current().seams.call<DropoutModeSeam>(*this)) return {};
+  return {key_.tensor(), p_, dropout_number(path())};
+}
+
 Tensor Dropout::operator()(const Tensor& x) {
-  if (p_ == 0 || !Context::current().seams.call<DropoutModeSeam>(*this)) return x;
-  return unit([&] { return dropout(x, key_.tensor(), p_, dropout_number(path())); });
+  const DropoutUse use = use_now();
+  if (use.p == 0) return x;
+  return unit([&] { return dropout(x, use.key, use.p, use.layer); });
 }
 
 }  // namespace faultline::nn

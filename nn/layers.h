@@ -94,12 +94,21 @@ struct DropoutModeSeam {
   static bool standard(const Module& dropout) { return dropout.training(); }
 };
 
+// What dropout() takes: the key of the step, the probability, and the number of the use.
+struct DropoutUse {
+  Tensor key;    // undefined where nothing is dropped
+  double p = 0;  // 0: nothing is dropped
+  uint32_t layer = 0;
+};
+
 // Acts in training mode only. The mask depends on seed, step, sequence, this module's path and the
 // place in the sequence, and on nothing else.
 class Dropout : public Module {
  public:
   Dropout(double p, const DropoutKey& key) : p_(p), key_(key) {}
   Tensor operator()(const Tensor& x);
+  // The same for a kernel that drops by itself.
+  DropoutUse use_now() const;
 
  private:
   double p_;

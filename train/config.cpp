@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "core/context.h"
 #include "core/error.h"
 #include "data/corpus.h"
 #include "io/mapped_file.h"
@@ -43,6 +44,7 @@ constexpr Key kKeys[] = {
     {"clip_norm", &Config::clip_norm},
     {"dropout", &Config::dropout},
     {"init_std", &Config::init_std},
+    {"attention", &Config::attention},
     {"counted_steps", &Config::counted_steps},
     {"seed", &Config::seed},
     {"eval_every", &Config::eval_every},
@@ -207,6 +209,7 @@ void Config::check() const {
   for (const auto& [key, value] : {std::pair("beta1", beta1), std::pair("beta2", beta2)}) {
     require(value >= 0 && value < 1, "{}: must be in [0, 1), got {}", key, value);
   }
+  nn::attention_policy_from_name(attention);
   optim::decline_from_name(schedule);
   if (!documents.empty()) documents_from_name(documents);
   if (!lora.empty()) lora_from_text(lora);
@@ -226,6 +229,12 @@ nn::Gpt2Config Config::model() const {
 
 optim::Schedule Config::learning_rate() const {
   return {optim::decline_from_name(schedule), lr, min_lr, warmup_steps, schedule_steps};
+}
+
+std::shared_ptr<void> Config::apply_attention_policy() const {
+  const nn::AttentionPolicy policy = nn::attention_policy_from_name(attention);
+  if (policy.kind == nn::AttentionPolicy::Kind::automatic) return nullptr;
+  return Context::current().seams.replace<nn::AttentionPolicySeam>([policy] { return policy; });
 }
 
 std::vector<std::string> config_keys() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,7 +20,7 @@ struct ConfigEntry {
 };
 
 // Everything that decides a run's numbers, typed. Keys are those of the command line's contract;
-// `pack`, `init_std`, `counted_steps`, `schedule` and `lora` are beside them.
+// `pack`, `init_std`, `attention`, `counted_steps`, `schedule` and `lora` are beside them.
 struct Config {
   int64_t num_layers = 2;
   int64_t num_heads = 2;
@@ -41,7 +42,8 @@ struct Config {
   double clip_norm = 1;  // 0: measure only
   double dropout = 0;
   double init_std = 0.02;
-  int64_t counted_steps = 0;  // what the optimizer's counter says before the first step
+  std::string attention = "auto";  // or the implementation that must run: math, flash
+  int64_t counted_steps = 0;       // what the optimizer's counter says before the first step
   uint64_t seed = 1;
   int64_t eval_every = 0;  // 0: at the end only
   std::string documents;   // "": chapter for the default corpus, none for other text
@@ -53,6 +55,9 @@ struct Config {
   void check() const;
   nn::Gpt2Config model() const;
   optim::Schedule learning_rate() const;
+  // Makes `attention` the policy of the current Context until the guard is destroyed; null when
+  // there is nothing to change.
+  [[nodiscard]] std::shared_ptr<void> apply_attention_policy() const;
   // Sequences of one forward pass.
   int64_t micro_batch() const { return micro_batch_size == 0 ? batch_size : micro_batch_size; }
 };
@@ -60,6 +65,8 @@ struct Config {
 // A Config under construction, with the source of every value.
 class ConfigBuilder {
  public:
+  // Every key with the default of Config.
+  static ConfigBuilder defaults() { return {}; }
   // "tiny", "char", "gpt2"; throws InvalidArgument with the nearest name.
   static ConfigBuilder preset(const std::string& name);
   // The names of the presets.

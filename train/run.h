@@ -34,10 +34,15 @@ struct RunRecord {
   DataRecord data;
   std::string isa;       // of the process that began the run
   std::string products;  // library of its matrix products
+  // The config.json of the Hugging Face folder that the model came from; null: the keys of `config`
+  // say all of it.
+  Json architecture = {};
 };
 
 // A record of this process.
 RunRecord make_record(std::string model, ConfigBuilder config, DataRecord data);
+// Writes config.json.
+void write_record(const std::string& directory, const RunRecord& record);
 // Throws IoError or InvalidArgument when `directory` is not a run directory.
 RunRecord read_record(const std::string& directory);
 // What this process would compute otherwise than the one that began the run: one line each.
@@ -51,10 +56,11 @@ void check_free(const std::string& directory);
 void create_run(const std::string& directory, const RunRecord& record, Trainer& trainer,
                 const std::map<std::string, std::string>& files);
 
-// Makes `directory` with config.json and the model as the checkpoint of `step`. It can be generated
+// Makes `directory` with config.json, `files` and the model as the checkpoint of `step`. It can be generated
 // from and trained over, not resumed: it has no optimizer.
 void create_model_run(const std::string& directory, const RunRecord& record, int64_t step,
-                      nn::LanguageModel& model);
+                      nn::LanguageModel& model,
+                      const std::map<std::string, std::string>& files = {});
 
 // The run's metrics as they stood after `step`, as text.
 std::string metrics_until(const std::string& directory, int64_t step);

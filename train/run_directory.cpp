@@ -22,14 +22,11 @@ Json json_of(const RunRecord& record) {
                         .set("tokens", record.data.tokens)
                         .set("checksum", record.data.checksum);
   const Json versions = Json::object().set("faultline", version).set("products", record.products);
-  return Json::object()
-      .set("format", 1)
-      .set("model", record.model)
-      .set("values", record.config.to_json())
-      .set("sources", record.config.sources())
-      .set("data", data)
-      .set("isa", record.isa)
-      .set("versions", versions);
+  Json json = Json::object();
+  json.set("format", 1).set("model", record.model);
+  json.set("values", record.config.to_json()).set("sources", record.config.sources());
+  if (!record.architecture.is(Json::Kind::null)) json.set("architecture", record.architecture);
+  return json.set("data", data).set("isa", record.isa).set("versions", versions);
 }
 
 int64_t bytes_of(const State& state, const std::string& prefix) {
@@ -64,6 +61,10 @@ RunRecord make_record(std::string model, ConfigBuilder config, DataRecord data) 
           cpu::product_library()};
 }
 
+void write_record(const std::string& directory, const RunRecord& record) {
+  write_file_atomically(directory + "/config.json", json_of(record).to_indented_text());
+}
+
 RunRecord read_record(const std::string& directory) {
   const std::string path = directory + "/config.json";
   require(std::filesystem::is_regular_file(path),
@@ -75,12 +76,14 @@ RunRecord read_record(const std::string& directory) {
     require(json.at("format").integer() == 1, "format {} instead of 1",
             json.at("format").integer());
     const Json& data = json.at("data");
+    const Json* architecture = json.find("architecture");
     return {json.at("model").text(),
             ConfigBuilder::recorded(json.at("values"), json.at("sources")),
             {data.at("source").text(), data.at("documents").integer(), data.at("tokens").integer(),
              data.at("checksum").text()},
             json.at("isa").text(),
-            json.at("versions").at("products").text()};
+            json.at("versions").at("products").text(),
+            architecture == nullptr ? Json() : *architecture};
   } catch (const InvalidArgument& error) {
     fail(
         "'{}' is not the configuration of a run ({}); name a directory that `faultline train "
@@ -118,7 +121,7 @@ void create_run(const std::string& directory, const RunRecord& record, Trainer& 
   const std::string& place = made.temporary_path();
   const State state = trainer.state();
   const int64_t parameters = bytes_of(trainer.model().state(), "");
-  write_file_atomically(place + "/config.json", json_of(record).to_indented_text());
+  write_record(place, record);
   write_file_atomically(place + "/ranks.json", ranks_of(state, parameters).to_indented_text());
   for (const auto& [name, content] : files) write_file_atomically(place + "/" + name, content);
   save_checkpoint(place, trainer.steps_done(), state);
@@ -128,12 +131,13 @@ void create_run(const std::string& directory, const RunRecord& record, Trainer& 
 }
 
 void create_model_run(const std::string& directory, const RunRecord& record, int64_t step,
-                      nn::LanguageModel& model) {
+                      nn::LanguageModel& model, const std::map<std::string, std::string>& files) {
   AtomicDirectory made(directory);
   const std::string& place = made.temporary_path();
   State state;
   state.add("model", model.state());
-  write_file_atomically(place + "/config.json", json_of(record).to_indented_text());
+  write_record(place, record);
+  for (const auto& [name, content] : files) write_file_atomically(place + "/" + name, content);
   save_checkpoint(place, step, state);
   made.commit_new();
 }
@@ -153,12 +157,14 @@ int64_t load_latest(const std::string& directory, Trainer& trainer) {
   const auto path = latest_checkpoint(directory);
   require(path.has_value(), "'{}' has no checkpoint to go on from; start the run again", directory);
   if (!trainer.config().lora.empty()) load_saved_base(directory, trainer.model());
-  const Checkpoint checkpoint = load_checkpoint(*path);
-  require(checkpoint.state.values.contains("step"),
-          "'{}' holds a model without an optimizer, as a merge leaves it; train an adapter over it "
-          "with --lora, or generate from it",
-          directory);
-  trainer.load(checkpoint.state);
+  const State state = load_checkpoint(*path).state;
+  require(
+      state.values.contains("step"),
+      "'{}' holds weights and no optimizer, `faultline convert` or `merge` made it; begin a run "
+      "from the model folder (faultline train FOLDER --out RUN), or train an adapter over it "
+      "with --lora",
+      directory);
+  trainer.load(state);
   return trainer.steps_done();
 }
 

@@ -4,63 +4,94 @@
 #include <cmath>
 #include <numeric>
 
-#include "autograd/functional.h"
-#include "core/context.h"
-#include "data/tokenizer.h"
+#include "core/error.h"
+#include "core/rng.h"
 
 namespace faultline::train {
+namespace {
+
+int32_t likeliest(std::span<const float> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// Puts the `count` likeliest first, in order.
+void sort_likeliest(std::span<const float> logits, std::vector<int32_t>& ids, size_t count) {
+  const auto likelier = [&](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)];
+    const float y = logits[static_cast<size_t>(b)];
+    return x > y || (x == y && a < b);
+  };
+  std::partial_sort(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(count), ids.end(), likelier);
+}
+
+// How many of the first weights reach the share `top_p` of the total; 0 when all together do not.
+size_t nucleus(std::span<const double> weights, double total, double top_p) {
+  double sum = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    sum += weights[i];
+    if (sum >= top_p * total) return i + 1;
+  }
+  return 0;
+}
+
+}  // namespace
 
 void SamplingOptions::check() const {
   require(std::isfinite(temperature) && temperature >= 0,
           "sampling: temperature must be finite and not negative, got {}", temperature);
   require(top_k >= 0, "sampling: top_k must not be negative, got {}", top_k);
+  require(top_p >= 0 && top_p <= 1, "sampling: top_p must be in [0, 1], got {}", top_p);
 }
 
-NextByte::NextByte(nn::Gpt2& model, const SamplingOptions& options)
-    : model_(model), options_(options), random_(options.seed, stream_of("generate")) {}
-
-int32_t NextByte::operator()(const std::vector<int32_t>& ids) { return choose(logits(ids)); }
-
-// Of the last position, for the ids that are bytes: a larger vocabulary has rows that no text uses.
-std::vector<double> NextByte::logits(const std::vector<int32_t>& ids) {
-  const NoGrad off;
-  const int64_t T = std::min(static_cast<int64_t>(ids.size()), model_.config().seq_len);
-  const Tensor tokens_BT = tensor(std::vector<int32_t>(ids.end() - T, ids.end()), {1, T});
-  const Tensor logits_BTV = model_(tokens_BT, nn::Mask{});
-  const int64_t bytes = std::min(ByteTokenizer::kVocabSize, model_.config().vocab_size);
-  const Tensor last = slice(slice(logits_BTV, 1, T - 1, T), 2, 0, bytes);
-  std::vector<double> values = last.to_vector<double>();
-  for (const double value : values) {
-    require(std::isfinite(value),
-            "sampling: the model's logits hold {}; the run diverged before this checkpoint, use an "
-            "earlier one",
-            value);
+Candidates candidates_of(std::span<const float> logits, const SamplingOptions& options) {
+  const double highest = logits[static_cast<size_t>(likeliest(logits))];
+  const auto weight = [&](int32_t id) {
+    const double below = static_cast<double>(logits[static_cast<size_t>(id)]) - highest;
+    return std::exp(below / options.temperature);
+  };
+  const auto weights_of = [&](std::span<const int32_t> ids) {
+    std::vector<double> weights;
+    weights.reserve(ids.size());
+    for (const int32_t id : ids) weights.push_back(weight(id));
+    return weights;
+  };
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  if (options.top_k > 0 && static_cast<size_t>(options.top_k) < ids.size()) {
+    sort_likeliest(logits, ids, static_cast<size_t>(options.top_k));
+    ids.resize(static_cast<size_t>(options.top_k));
   }
-  return values;
+  std::vector<double> weights = weights_of(ids);
+  if (options.top_p == 1) return {std::move(ids), std::move(weights)};
+
+  // Few ids mostly make up the share: the others need no order.
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  for (size_t sorted = 64;; sorted *= 8) {
+    const size_t count = std::min(sorted, ids.size());
+    sort_likeliest(logits, ids, count);
+    weights = weights_of(std::span(ids).first(count));
+    size_t kept = nucleus(weights, total, options.top_p);
+    if (kept == 0 && count == ids.size()) kept = count;  // the total was rounded up
+    if (kept == 0) continue;
+    ids.resize(kept);
+    weights.resize(kept);
+    return {std::move(ids), std::move(weights)};
+  }
 }
 
-// Inverts the cumulative distribution over the likeliest ids, likeliest first.
-int32_t NextByte::choose(const std::vector<double>& logits) {
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
-  });
-  const double uniform = random_.uniform(drawn_++);
-  if (options_.temperature == 0) return order.front();
-  const auto all = static_cast<int64_t>(order.size());
-  order.resize(static_cast<size_t>(options_.top_k == 0 ? all : std::min(options_.top_k, all)));
-
-  const double highest = logits[static_cast<size_t>(order.front())];
-  std::vector<double> cumulative;
-  double total = 0;
-  for (const int32_t id : order) {
-    total += std::exp((logits[static_cast<size_t>(id)] - highest) / options_.temperature);
-    cumulative.push_back(total);
+int32_t choose(std::span<const float> logits, const SamplingOptions& options, int64_t step) {
+  require(!logits.empty(), "sampling: there are no logits");
+  if (options.temperature == 0) return likeliest(logits);
+  const Candidates candidates = candidates_of(logits, options);
+  const double total = std::accumulate(candidates.weights.begin(), candidates.weights.end(), 0.0);
+  const RandomSequence random(options.seed, stream_of("generate"));
+  const double wanted = random.uniform(static_cast<uint64_t>(step)) * total;
+  double sum = 0;
+  for (size_t i = 0; i < candidates.ids.size(); ++i) {
+    sum += candidates.weights[i];
+    if (wanted < sum) return candidates.ids[i];
   }
-  const auto chosen = std::upper_bound(cumulative.begin(), cumulative.end(), uniform * total);
-  const auto place = std::min<ptrdiff_t>(chosen - cumulative.begin(), std::ssize(order) - 1);
-  return order[static_cast<size_t>(place)];
+  return candidates.ids.back();
 }
 
 }  // namespace faultline::train

@@ -1,40 +1,35 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
-
-#include "core/rng.h"
-#include "nn/gpt2.h"
 
 namespace faultline::train {
 
 struct SamplingOptions {
   uint64_t seed = 1;
   double temperature = 1;  // 0: the likeliest
-  int64_t top_k = 0;       // 0: all
+  int64_t top_k = 0;       // only so many of the likeliest; 0: all
+  double top_p = 1;        // only the likeliest that make up this much; see candidates_of
 
   // Throws InvalidArgument naming the first impossible value.
   void check() const;
 };
 
-// Chooses the byte that follows a text. Choice i is made with number i of a random sequence, so a
-// seed gives one text.
-class NextByte {
- public:
-  // The model must be in evaluation mode.
-  NextByte(nn::Gpt2& model, const SamplingOptions& options);
-  // `ids` is not empty; the model sees as many of its last ones as it knows positions. Throws
-  // InvalidArgument when the logits are not finite.
-  int32_t operator()(const std::vector<int32_t>& ids);
-
- private:
-  std::vector<double> logits(const std::vector<int32_t>& ids);
-  int32_t choose(const std::vector<double>& logits);
-
-  nn::Gpt2& model_;
-  SamplingOptions options_;
-  RandomSequence random_;
-  uint64_t drawn_ = 0;
+// The ids that may be chosen, with weights in proportion to their probability.
+struct Candidates {
+  std::vector<int32_t> ids;
+  std::vector<double> weights;
 };
+
+// softmax(logits / temperature) in f64, cut first to the top_k likeliest, then to the fewest
+// likeliest whose share of what is left reaches top_p, at least one ("The curious case of neural
+// text degeneration", Holtzman et al. 2020). Of equal logits the lower id counts as likelier, so a
+// cut through a tie is the same everywhere. Cut candidates come likeliest first, uncut ones by id.
+Candidates candidates_of(std::span<const float> logits, const SamplingOptions& options);
+
+// Choice `step` among logits that are all finite: with number `step` of the seed's random sequence,
+// whatever was chosen before. Of equal logits temperature 0 takes the lowest id.
+int32_t choose(std::span<const float> logits, const SamplingOptions& options, int64_t step);
 
 }  // namespace faultline::train

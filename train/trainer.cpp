@@ -24,7 +24,7 @@ TokenStore checked(TokenStore tokens, const Config& config) {
   return tokens;
 }
 
-Tensor logits_of(nn::Gpt2& model, const Batch& batch) {
+Tensor logits_of(nn::LanguageModel& model, const Batch& batch) {
   return model(batch.inputs, Context::current().seams.call<MaskSeam>(batch));
 }
 
@@ -44,14 +44,17 @@ class EvaluationNotice {
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, TokenStore tokens)
-    : config_(config), tokens_(checked(std::move(tokens), config)) {
+Trainer::Trainer(const Config& config, TokenStore tokens, std::unique_ptr<nn::LanguageModel> model)
+    : config_(config),
+      attention_policy_(config.apply_attention_policy()),
+      tokens_(checked(std::move(tokens), config)) {
   split_ = hold_out_last_tenth(tokens_, config.seq_len);
   const Packing packing = config.pack ? Packing::packed : Packing::padded;
   sampler_ = std::make_unique<Sampler>(
       tokens_, split_.training,
       SamplerOptions{config.seq_len, config.batch_size, config.seed, packing});
-  model_ = std::make_unique<nn::Gpt2>(config.model(), config.seed);
+  model_ =
+      model != nullptr ? std::move(model) : std::make_unique<nn::Gpt2>(config.model(), config.seed);
   add_run_adapter(*model_, config);
   parameters_ = nn::trainable_parameters(*model_);
   optimizer_ =

@@ -60,8 +60,10 @@ struct StepResult {
 // terminals or verdicts. Lives on the current Context.
 class Trainer {
  public:
-  // `tokens` holds ids below config.vocab_size; the last tenth is held out.
-  Trainer(const Config& config, TokenStore tokens);
+  // `tokens` holds ids below config.vocab_size; the last tenth is held out. `model` is trained as
+  // it is; null: a new one of config.model().
+  Trainer(const Config& config, TokenStore tokens,
+          std::unique_ptr<nn::LanguageModel> model = nullptr);
 
   // Sampler -> forward and backward of each micro-batch -> clip -> optimizer. Normalised by the
   // step's count of valid labels, which must not be 0: InvalidArgument, before anything was
@@ -79,7 +81,7 @@ class Trainer {
 
   int64_t steps_done() const { return step_; }
   const Config& config() const { return config_; }
-  nn::Gpt2& model() { return *model_; }
+  nn::LanguageModel& model() { return *model_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
 
   // All that a bitwise continuation needs: model (of one with an adapter, the adapter alone),
@@ -94,9 +96,10 @@ class Trainer {
   double forward_backward(const MicroBatch& micro, int64_t step);
 
   Config config_;
+  std::shared_ptr<void> attention_policy_;
   TokenStore tokens_;
   DataSplit split_;
-  std::unique_ptr<nn::Gpt2> model_;
+  std::unique_ptr<nn::LanguageModel> model_;
   std::unique_ptr<optim::AdamW> optimizer_;
   std::unique_ptr<optim::GradientClip> clip_;
   std::unique_ptr<Sampler> sampler_;

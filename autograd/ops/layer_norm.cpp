@@ -11,9 +11,6 @@ void check_affine(const Tensor& x, const Tensor& parameter, const char* what) {
           x.shape()[-1], parameter);
 }
 
-// Statistics are kept in f32 for 16-bit inputs.
-DType statistics_dtype(DType dtype) { return size_of(dtype) == 2 ? DType::f32 : dtype; }
-
 }  // namespace
 
 // y = (x - mean) rstd weight + bias over the last dimension, rstd = 1 / sqrt(variance + epsilon)
@@ -35,7 +32,7 @@ RULES(layer_norm) = {
           check_affine(x, inputs[2], "bias");
           const Shape statistics{x.numel() / x.shape()[-1]};
           outputs[0] = {x.shape(), x.dtype()};
-          outputs[1] = {statistics, statistics_dtype(x.dtype())};
+          outputs[1] = {statistics, at_least_f32(x.dtype())};
           outputs[2] = outputs[1];
         },
     // With n = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - n mean(g n)).

@@ -262,12 +262,13 @@ RULES(cast) = {
 Tensor cat(std::span<const Tensor> tensors, int64_t dim, Site site) {
   require(!tensors.empty(), "cat: needs at least one tensor");
   const int64_t d = normalize_dim(dim, tensors[0].rank(), "cat");
-  if (tensors.size() <= kMaxInputs) {
+  const auto most = static_cast<size_t>(definition(Op::cat).inputs);
+  if (tensors.size() <= most) {
     return apply(definition(Op::cat), tensors, DimAttributes{d}, site)[0];
   }
   std::vector<Tensor> groups;
-  for (size_t i = 0; i < tensors.size(); i += kMaxInputs) {
-    groups.push_back(cat(tensors.subspan(i, std::min<size_t>(kMaxInputs, tensors.size() - i)), d));
+  for (size_t i = 0; i < tensors.size(); i += most) {
+    groups.push_back(cat(tensors.subspan(i, std::min(most, tensors.size() - i)), d));
   }
   return cat(groups, d, site);
 }

@@ -56,20 +56,10 @@ RULES(masked_softmax) = {
           require_floats(scores, "masked_softmax");
           require(scores.rank() == 4, "masked_softmax: scores must be [B, H, Q, K], got {}",
                   scores);
-          const Shape keys{scores.shape()[0], scores.shape()[3]};
-          const Tensor& key_valid = inputs[1];
-          const Tensor& documents = inputs[2];
-          require(!key_valid.defined() ||
-                      (key_valid.dtype() == DType::boolean && key_valid.shape() == keys),
-                  "masked_softmax: key_valid must be bool{}, got {}", keys, key_valid);
-          require(!documents.defined() ||
-                      (documents.dtype() == DType::i32 && documents.shape() == keys),
-                  "masked_softmax: documents must be i32{}, got {}", keys, documents);
-          const int64_t offset = attributes.as<MaskAttributes>().query_offset;
-          require(!documents.defined() || (offset >= 0 && offset + scores.shape()[2] <= keys[1]),
-                  "masked_softmax: a document mask needs every query among the keys; queries "
-                  "{}..{} of {} keys",
-                  offset, offset + scores.shape()[2], keys[1]);
+          const Shape& shape = scores.shape();
+          require_mask(attributes.as<MaskAttributes>(), inputs[1], inputs[2],
+                       {.batch = shape[0], .queries = shape[2], .keys = shape[3]},
+                       "masked_softmax");
           outputs[0] = {scores.shape(), scores.dtype()};
         },
     .derivative = [](const Saved& saved, std::span<const Tensor> grads) -> Grads {

@@ -1,10 +1,11 @@
 // attention.documents: in a packed batch no position attends to another document of its row.
 //
-// Sees: the documents of a micro-batch (BatchEvent), and what attention shows in its forward pass.
+// Sees: the documents of a micro-batch (BatchEvent), and in its forward pass what attention shows,
+// or the mask that flash_attention is given.
 // Fires: at the first weight that is not 0 between positions of different documents, where the mask
-// that attention was told allows the key. Attention was then told of no documents, or of others
-// than the batch has: attn.packing-leak. A weight on a key that its own mask forbids is another
-// matter (mask.visibility).
+// that attention was told allows the key; without weights to look at, where that mask allows it.
+// Attention was then told of no documents, or of others than the batch has: attn.packing-leak. A
+// weight on a key that its own mask forbids is another matter (mask.visibility).
 // Silent: without documents in the batch; for attention of another size than the batch, or from a
 // cache; outside of a step (evaluation and probes do not say which batch they run); on rows with a
 // NaN or an infinity (finite.first). Of large tensors a part of the rows is read, another part each
@@ -12,12 +13,52 @@
 // It serves one case in the lab: every run that packs documents can lose its document mask.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "diagnose/detector.h"
 #include "diagnose/shown_attention.h"
+#include "diagnose/values.h"
+#include "kernels/visibility.h"
 #include "train/events.h"
 
 namespace faultline::diagnose {
 namespace {
+
+// The mask that a launch of flash_attention is given.
+class GivenMask {
+ public:
+  static bool is_given_to(const Launch& launch) {
+    return std::string_view(launch.label.op) == "flash_attention" &&
+           launch.label.phase == Phase::forward;
+  }
+  explicit GivenMask(const Launch& launch)
+      : rule_(launch.args.attributes.as<FlashAttentionAttributes>().mask),
+        batches_(launch.args.inputs[0].shape[0]),
+        queries_(launch.args.inputs[0].shape[2]),
+        keys_(launch.args.inputs[1].shape[2]),
+        valid_(sample(launch.args.inputs[3])),
+        documents_(sample(launch.args.inputs[4])) {}
+
+  bool fits(int64_t batches, int64_t length) const {
+    return batches_ == batches && keys_ == length && rule_.query_offset == 0;
+  }
+  int64_t queries() const { return queries_; }
+
+  bool allows(int64_t batch, int64_t query, int64_t key) const {
+    const auto at = [&](int64_t k) { return static_cast<size_t>(batch * keys_ + k); };
+    return sees(rule_, query, key) && (valid_.empty() || valid_[at(key)] != 0) &&
+           (documents_.empty() || documents_[at(key)] == documents_[at(query)]);
+  }
+
+ private:
+  MaskAttributes rule_;
+  int64_t batches_;
+  int64_t queries_;
+  int64_t keys_;
+  std::vector<double> valid_;
+  std::vector<double> documents_;
+};
 
 class AttentionDocuments : public Watcher {
  public:
@@ -30,6 +71,8 @@ class AttentionDocuments : public Watcher {
   }
 
  private:
+  static constexpr int64_t kPairsRead = int64_t{1} << 17;  // of a launch without weights
+
   void batch_comes(const train::BatchEvent& event) {
     if (found_ || !event.batch.documents.defined()) return forget();
     documents_ = event.batch.documents.to_vector<int32_t>();
@@ -41,7 +84,9 @@ class AttentionDocuments : public Watcher {
   void forget() { documents_.clear(); }
 
   void launched(const LaunchEvent& event) {
-    if (documents_.empty() || found_ || !ShownAttention::is_shown_by(event.launch)) return;
+    if (documents_.empty() || found_) return;
+    if (GivenMask::is_given_to(event.launch)) return read(event.launch, GivenMask(event.launch));
+    if (!ShownAttention::is_shown_by(event.launch)) return;
     const ShownAttention shown(event.launch);
     if (shown.batches() != batches_ || shown.keys() != length_ || shown.query_offset() != 0) return;
     looked();
@@ -56,13 +101,38 @@ class AttentionDocuments : public Watcher {
     }
   }
 
-  int32_t document(const AttentionRow& row, int64_t position) const {
-    return documents_[static_cast<size_t>(row.batch * length_ + position)];
+  void read(const Launch& launch, const GivenMask& mask) {
+    if (!mask.fits(batches_, length_)) return;
+    looked();
+    const int64_t rows = batches_ * mask.queries();
+    const int64_t stride = std::max<int64_t>(1, rows * length_ / kPairsRead);
+    for (int64_t row = looks() % stride; row < rows; row += stride) {
+      const int64_t b = row / mask.queries();
+      const int64_t q = row % mask.queries();
+      for (int64_t k = 0; k < length_; ++k) {
+        if (document(b, k) == document(b, q) || !mask.allows(b, q, k)) continue;
+        found_ = true;
+        return leaks(launch, launch.args.inputs[4].defined(),
+                     fmt::format("batch {}, query {}, in document {} of the batch: the mask shows "
+                                 "it key {}, in document {}",
+                                 b, q, document(b, q), k, document(b, k)));
+      }
+    }
+  }
+
+  void leaks(const Launch& launch, bool told, const std::string& what) {
+    report("attn.packing-leak", 0.97, "attention",
+           fmt::format("{}{}{}; attention was told of {} documents", launch.label.module,
+                       *launch.label.module != 0 ? ": " : "", what, told ? "other" : "no"));
+  }
+
+  int32_t document(int64_t batch, int64_t position) const {
+    return documents_[static_cast<size_t>(batch * length_ + position)];
   }
 
   // Whether a key of another document has a weight.
   bool sees_another(const AttentionRow& row) const {
-    const int32_t own = document(row, row.query);
+    const int32_t own = document(row.batch, row.query);
     const int32_t* const documents = &documents_[static_cast<size_t>(row.batch * length_)];
     for (size_t k = 0; k < row.weights.size(); ++k) {
       if (documents[k] != own && row.weights[k] != 0) return true;
@@ -72,16 +142,14 @@ class AttentionDocuments : public Watcher {
 
   // Whether the row leaks; the first key that does is reported.
   bool judge(const Launch& launch, const AttentionRow& row) {
-    const int32_t own = document(row, row.query);
+    const int32_t own = document(row.batch, row.query);
     for (size_t k = 0; k < row.weights.size(); ++k) {
-      const int32_t other = document(row, static_cast<int64_t>(k));
+      const int32_t other = document(row.batch, static_cast<int64_t>(k));
       if (other == own || row.weights[k] == 0 || !row.allowed(k)) continue;
-      const bool told = launch.args.inputs[3].defined();
-      report("attn.packing-leak", 0.97, "attention",
-             fmt::format("{}{}{}, in document {} of the batch: key {}, in document {}, has weight "
-                         "{:.6g}; attention was told of {} documents",
-                         launch.label.module, *launch.label.module != 0 ? ": " : "", row.place(),
-                         own, k, other, row.weights[k], told ? "other" : "no"));
+      leaks(
+          launch, launch.args.inputs[3].defined(),
+          fmt::format("{}, in document {} of the batch: key {}, in document {}, has weight {:.6g}",
+                      row.place(), own, k, other, row.weights[k]));
       return true;
     }
     return false;

@@ -1,7 +1,8 @@
 // evaluation.repeats: while a model is only evaluated, the same question has the same answer.
 //
 // Sees, between EvaluationBeginEvent and EvaluationEndEvent:
-//   - launches of dropout. Fires at the first with a probability above 0: it makes the output
+//   - launches of dropout, and of attention with dropout inside. Fires at the first with a
+//   probability above 0: it makes the output
 //     depend on a mask that neither the parameters nor the input determine. nn.dropout-in-eval.
 //   - the losses of cross_entropy, and what they were computed from: all numbers that launches read
 //     since the last losses and none of them wrote (weights, ids, labels, masks), ids and labels in
@@ -58,13 +59,33 @@ int64_t stride_of(const TensorView& view) {
   return is_floating(view.dtype) ? view.numel() / kCompared | 1 : 1;
 }
 
+Values numbers(const MaskAttributes& mask) {
+  return {mask.causal ? 1.0 : 0.0,
+          static_cast<double>(mask.query_offset),
+          mask.scale,
+          static_cast<double>(mask.window),
+          static_cast<double>(mask.prefix),
+          static_cast<double>(mask.sinks)};
+}
+
+// The probability with which a launch drops elements.
+double dropout_of(const Launch& launch) {
+  const std::string_view op = launch.label.op;
+  const Attributes& attributes = launch.args.attributes;
+  if (op == "dropout") return attributes.as<DropoutAttributes>().p;
+  return op == "flash_attention" ? attributes.as<FlashAttentionAttributes>().dropout.p : 0;
+}
+
 // The numbers that a launch carries as attributes, of those that programs vary.
 Values settings_of(const Launch& launch) {
   const std::string_view op = launch.label.op;
   const Attributes& attributes = launch.args.attributes;
-  if (op == "attention" || op == "masked_softmax") {
-    const auto mask = attributes.as<MaskAttributes>();
-    return {mask.causal ? 1.0 : 0.0, static_cast<double>(mask.query_offset), mask.scale};
+  if (op == "attention" || op == "masked_softmax") return numbers(attributes.as<MaskAttributes>());
+  if (op == "flash_attention") {
+    const auto flash = attributes.as<FlashAttentionAttributes>();
+    Values values = numbers(flash.mask);
+    values.push_back(flash.softcap);
+    return values;
   }
   if (op == "affine") {
     const auto affine = attributes.as<AffineAttributes>();
@@ -148,7 +169,7 @@ class EvaluationRepeats : public Watcher {
       return;
     }
     const std::string_view op = launch.label.op;
-    if (op == "dropout") acts(launch);
+    if (dropout_of(launch) > 0) acts(launch);
     if (dropped_) return;
     question_.add(launch);
     if (op != "cross_entropy") return;
@@ -158,13 +179,12 @@ class EvaluationRepeats : public Watcher {
   }
 
   void acts(const Launch& launch) {
-    const double p = launch.args.attributes.as<DropoutAttributes>().p;
-    if (p == 0) return;
     dropped_ = true;
     const char* module = launch.label.module;
     report("nn.dropout-in-eval", 0.98, "dropout",
-           fmt::format("dropout of {} ran on {} elements{}{} while the model was evaluated", p,
-                       launch.args.outputs[0].numel(), *module != 0 ? " in " : "", module));
+           fmt::format("dropout of {} ran on {} elements{}{} while the model was evaluated",
+                       dropout_of(launch), launch.args.outputs[0].numel(),
+                       *module != 0 ? " in " : "", module));
   }
 
   void judge(uint64_t asked, const Answer& answer) {

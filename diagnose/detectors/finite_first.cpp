@@ -12,7 +12,8 @@
 //     scores reads what it became, through nothing but elementwise ops, and makes a NaN of a row
 //     that holds +inf. log_softmax is not followed: what it reads are logits.
 // Silent: -inf written by an op that masks (fill, where, add, copies of them): that is how many
-// programs say "not visible", and softmax turns it into an exact 0.
+// programs say "not visible", and softmax turns it into an exact 0. The log-sum-exp that
+// flash_attention keeps is -inf where a row sees no key.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +28,8 @@
 namespace faultline::diagnose {
 namespace {
 
-bool may_write_minus_infinity(std::string_view op) {
+bool may_write_minus_infinity(std::string_view op, int output) {
+  if (op == "flash_attention") return output == 1;
   for (const char* const mask : {"fill", "full", "where", "add", "copy", "clone", "contiguous",
                                  "cast", "cat", "index_select", "affine"}) {
     if (op == mask) return true;
@@ -165,7 +167,7 @@ class FiniteFirst : public Watcher {
       looked();
       const int64_t at = first_non_finite(args.outputs[i]);
       if (at < 0) continue;
-      const bool mask = may_write_minus_infinity(event.launch.label.op);
+      const bool mask = may_write_minus_infinity(event.launch.label.op, i);
       if (mask && only_minus_infinity(args.outputs[i])) continue;
       judge(event.launch, args.outputs[i], at);
       return;

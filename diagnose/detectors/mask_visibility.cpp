@@ -90,7 +90,7 @@ struct Place {
 
 // Whether all parts of the mask but the padding allow a key.
 bool rest_allows(const ShownAttention& shown, const Place& at) {
-  return shown.causality_allows(at.query, at.key) &&
+  return shown.causality_allows(at.query, at.key) && shown.window_allows(at.query, at.key) &&
          shown.in_one_document(at.batch, at.query, at.key);
 }
 

@@ -8,6 +8,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/arithmetic_spans.cpp"
 #include "hwy/foreach_target.h"
 
+#include "kernels/cpu/philox-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -43,6 +44,33 @@ void minimum(const float* a, const float* b, float* y, int64_t n) {
       b);
 }
 
+void swiglu(const float* a, const float* b, float* y, int64_t n) {
+  map(
+      n, y, [](V u, V v) HWY_ATTR { return hn::Mul(functor::silu::value(Floats(u)).v, v); }, a, b);
+}
+void swiglu_backward(const float* dy, const float* a, const float* b, float* da, float* db,
+                     int64_t n) {
+  const D d;
+  const auto step = [](V g, V u, V v, V& to_a, V& to_b) HWY_ATTR {
+    const Floats gate(u);
+    const Floats activated = functor::silu::value(gate);
+    to_a = hn::Mul(hn::Mul(g, v), functor::silu::slope(gate, activated).v);
+    to_b = hn::Mul(g, activated.v);
+  };
+  V to_a;
+  V to_b;
+  int64_t i = 0;
+  for (; i + lanes() <= n; i += lanes()) {
+    step(hn::LoadU(d, dy + i), hn::LoadU(d, a + i), hn::LoadU(d, b + i), to_a, to_b);
+    hn::StoreU(to_a, d, da + i);
+    hn::StoreU(to_b, d, db + i);
+  }
+  if (i == n) return;
+  step(load_first(dy + i, n - i), load_first(a + i, n - i), load_first(b + i, n - i), to_a, to_b);
+  store_first(to_a, da + i, n - i);
+  store_first(to_b, db + i, n - i);
+}
+
 void scale(const float* x, float* y, int64_t n, float factor) {
   const V a = all(factor);
   map(
@@ -59,7 +87,6 @@ void affine(const float* x, float* y, int64_t n, float factor, float offset) {
 
 using Shorts = hn::Rebind<uint16_t, D>;
 using Halves = hn::Rebind<hwy::float16_t, D>;
-using Words = hn::Rebind<uint32_t, D>;
 
 HWY_INLINE V widen(hn::Vec<Shorts> bits, bfloat16) {
   return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(Words(), bits)));
@@ -198,57 +225,17 @@ void sgd(float* p, const float* g, float* momentum, int64_t n, const SgdFactors&
 
 // ---- dropout ------------------------------------------------------------------------------------
 
-struct Products {
-  hn::Vec<Words> low, high;
-};
-
-// The 64-bit product of each lane with a constant.
-HWY_INLINE Products multiply(hn::Vec<Words> a, uint32_t constant) {
-  const Words words;
-  const hn::Repartition<uint64_t, Words> longs;
-  const auto b = hn::Set(words, constant);
-  const auto even = hn::MulEven(a, b);
-  const auto odd = hn::MulEven(hn::BitCast(words, hn::ShiftRight<32>(hn::BitCast(longs, a))), b);
-  return {hn::OddEven(hn::BitCast(words, hn::ShiftLeft<32>(odd)), hn::BitCast(words, even)),
-          hn::OddEven(hn::BitCast(words, odd), hn::BitCast(words, hn::ShiftRight<32>(even)))};
-}
-
-// The first word of faultline::philox for the counters (index, sequence, layer, step).
-HWY_INLINE hn::Vec<Words> philox_word(hn::Vec<Words> index, const DropoutSpan& span) {
-  const Words words;
-  auto c0 = index;
-  auto c1 = hn::Set(words, span.sequence);
-  auto c2 = hn::Set(words, span.layer);
-  auto c3 = hn::Set(words, span.step);
-  uint32_t k0 = span.seed_low;
-  uint32_t k1 = span.seed_high;
-  for (int round = 0; round < 10; ++round) {
-    const Products a = multiply(c0, 0xD2511F53U);
-    const Products b = multiply(c2, 0xCD9E8D57U);
-    c0 = hn::Xor(hn::Xor(b.high, c1), hn::Set(words, k0));
-    c2 = hn::Xor(hn::Xor(a.high, c3), hn::Set(words, k1));
-    c1 = b.low;
-    c3 = a.low;
-    k0 += 0x9E3779B9U;
-    k1 += 0xBB67AE85U;
-  }
-  return c0;
-}
-
 void dropout(const float* x, float* y, int64_t n, const DropoutSpan& span) {
   const Words words;
   const V factor = all(span.scale);
-  const auto threshold = hn::Set(words, span.threshold);
   auto index = hn::Iota(words, span.first);
   const auto stride = hn::Set(words, static_cast<uint32_t>(lanes()));
   map(
       n, y,
       [&](V v) HWY_ATTR {
-        const auto word = philox_word(index, span);
+        const V kept = hn::IfThenElseZero(is_kept(index, span), hn::Mul(v, factor));
         index = hn::Add(index, stride);
-        // No unsigned order below AVX-512: word >= threshold where the larger one is the word.
-        const auto kept = hn::Eq(hn::Max(word, threshold), word);
-        return hn::IfThenElseZero(hn::RebindMask(D(), kept), hn::Mul(v, factor));
+        return kept;
       },
       x);
 }
@@ -261,6 +248,8 @@ const ArithmeticSpans& arithmetic() {
       .div = div,
       .maximum = maximum,
       .minimum = minimum,
+      .swiglu = swiglu,
+      .swiglu_backward = swiglu_backward,
       .scale = scale,
       .affine = affine,
       .widen_f16 = widen_span<float16>,

@@ -33,6 +33,8 @@ void narrow_run(const float* x, T* y, int64_t stride, int64_t n,
   }
 }
 
+}  // namespace
+
 void read_run(const std::byte* address, DType dtype, int64_t stride, float* y, int64_t n) {
   if (dtype == DType::f16) {
     widen_run(reinterpret_cast<const float16*>(address), stride, y, n,
@@ -60,8 +62,6 @@ void write_run(const float* x, std::byte* address, DType dtype, int64_t stride, 
     for (int64_t i = 0; i < n; ++i) y[i * stride] = x[i];
   }
 }
-
-}  // namespace
 
 Layout::Layout(const TensorView& view, const Shape& shape) : data(view.data), dtype(view.dtype) {
   const Strides full = broadcast_strides(view.shape, view.strides, shape);

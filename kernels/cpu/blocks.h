@@ -19,6 +19,10 @@ inline int threads_for(int64_t elements, int threads) {
   return elements < 4 * kPiece ? 1 : threads;
 }
 
+// Copies n elements of f32, f16 or bf16, `stride` elements apart, to or from contiguous f32.
+void read_run(const std::byte* address, DType dtype, int64_t stride, float* y, int64_t n);
+void write_run(const float* x, std::byte* address, DType dtype, int64_t stride, int64_t n);
+
 // A view read in row-major order of a shape that it broadcasts to, dimensions that follow each
 // other in memory merged into one.
 struct Layout {

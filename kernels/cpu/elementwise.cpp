@@ -100,5 +100,25 @@ void mul(const KernelArgs& args) { map_two(args, arithmetic_spans().mul); }
 void div(const KernelArgs& args) { map_two(args, arithmetic_spans().div); }
 void maximum(const KernelArgs& args) { map_two(args, arithmetic_spans().maximum); }
 void minimum(const KernelArgs& args) { map_two(args, arithmetic_spans().minimum); }
+void swiglu(const KernelArgs& args) { map_two(args, arithmetic_spans().swiglu); }
+
+void swiglu_backward(const KernelArgs& args) {
+  const Shape& shape = args.inputs[0].shape;
+  const Layout dy(args.inputs[0], shape);
+  const Layout gate(args.inputs[1], shape);
+  const Layout up(args.inputs[2], shape);
+  const Layout dgate(args.outputs[0], shape);
+  const Layout dup(args.outputs[1], shape);
+  const auto span = arithmetic_spans().swiglu_backward;
+  for_blocks(args.inputs[0].numel(), args.threads, [&] {
+    return [span, g = Source(dy), a = Source(gate), b = Source(up), to_a = Sink(dgate),
+            to_b = Sink(dup)](int64_t begin, int64_t n) mutable {
+      span(g.read(begin, n), a.read(begin, n), b.read(begin, n), to_a.slot(begin, n),
+           to_b.slot(begin, n), n);
+      to_a.commit(begin, n);
+      to_b.commit(begin, n);
+    };
+  });
+}
 
 }  // namespace faultline::cpu

@@ -6,6 +6,7 @@
 
 #include "core/threads.h"
 #include "kernels/copy.h"
+#include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/product_library.h"
 #include "kernels/cpu/spans.h"
 #include "kernels/layout.h"
@@ -143,6 +144,38 @@ void panel_f32(const TensorView& a, const TensorView& b, const float* bias, cons
   float* result = c.as<float>();
   if (bias != nullptr) start_rows(bias, result, leading, c.shape[0], c.shape[1]);
   library_product(size, left, right, bias == nullptr ? Into::fresh : Into::sum, result, leading);
+}
+
+// A product that does little with each element of b: it is bound by reading b, which the library
+// copies first. Measured on Zen 4 with two threads, [m, 768] x [768, 3072] takes 286, 332, 374 and
+// 909 us for 1, 2, 4 and 8 rows; the library takes 574 for 9.
+constexpr int64_t kFewRows = 4;
+constexpr Panels kFewRowsPanels{.rows = kFewRows, .columns = 64};
+// Above so many elements of b, a second thread brings its share of the memory's pace.
+constexpr int64_t kParallelReads = int64_t{1} << 16;
+
+bool reads_b_once(const TensorView& a, const TensorView& b, const TensorView& c) {
+  const bool f32 = a.dtype == DType::f32 && b.dtype == DType::f32 && c.dtype == DType::f32;
+  return f32 && c.shape[-2] <= kFewRows && b.strides[-2] == 1 && a.shape[-1] > 0;
+}
+
+void panel_few_rows(const TensorView& a, const TensorView& b, const float* bias,
+                    const TensorView& c) {
+  TensorView x = a;
+  if (a.strides[1] != 1) {
+    x = dense_view(at_least(Scratch::of_this_thread().a, a.numel()), a.shape[0], a.shape[1]);
+    copy_matrix(a, x);
+  }
+  few_rows_product()({.m = a.shape[0],
+                      .n = b.shape[1],
+                      .k = a.shape[1],
+                      .x = x.as<float>(),
+                      .x_leading = x.strides[0],
+                      .w = b.as<float>(),
+                      .w_leading = b.strides[1],
+                      .bias = bias,
+                      .y = c.as<float>(),
+                      .y_leading = c.strides[0]});
 }
 
 // Sizes of the tiles that are widened to f32 at a time: together about 1 MiB.
@@ -283,8 +316,11 @@ void batched_product(const TensorView& a, const TensorView& b, const TensorView&
 
   std::vector<float> bias_buffer;
   const float* bias_values = bias_in_f32(bias, bias_buffer);
-  const Panel run = k == 0 ? panel_widened : panel_for(a.dtype, b.dtype, c.dtype);
-  const Panels size = panels_of(result.count(), m, n, k);
+  const bool once = reads_b_once(a, b, c);
+  const Panel run = once     ? panel_few_rows
+                    : k == 0 ? panel_widened
+                             : panel_for(a.dtype, b.dtype, c.dtype);
+  const Panels size = once ? kFewRowsPanels : panels_of(result.count(), m, n, k);
   const int64_t down = divide_up(m, size.rows);
   const int64_t across = divide_up(n, size.columns);
   const auto panel = [&](int64_t task) {
@@ -297,7 +333,8 @@ void batched_product(const TensorView& a, const TensorView& b, const TensorView&
         bias_values == nullptr ? nullptr : bias_values + j,
         slice_of(slice_of(result[element], 0, i, rows), 1, j, columns));
   };
-  const bool worth_threads = result.count() * m * n * k >= kParallelWork;
+  const bool worth_threads =
+      once ? result.count() * n * k >= kParallelReads : result.count() * m * n * k >= kParallelWork;
   parallel_for(result.count() * down * across, worth_threads ? threads : 1, panel);
 }
 

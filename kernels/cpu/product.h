@@ -7,7 +7,10 @@
 
 // Matrix products in f32, bf16 and f16, summed in f32. The work is cut into panels whose borders
 // depend on the sizes only, each panel is one product on one thread, and threads take panels; so
-// the number of threads never changes a bit.
+// the number of threads never changes a bit. The number of rows does: up to 4 rows of f32 times a
+// matrix that is dense along k are summed in an order of their own, which is the same for 1 to 4
+// rows, and more rows go through the library. A decoded token and the same one of a longer pass
+// agree to rounding only.
 namespace faultline::cpu {
 
 // How a batch of products [m, k] x [k, n] is cut: each result into blocks of at most rows x

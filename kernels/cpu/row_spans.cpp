@@ -1,4 +1,4 @@
-// Vector loops over one row: sums, softmax, layer norm.
+// Vector loops over one row: sums, softmax, normalisation, rotary positions.
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/spans.h"
 #include "kernels/cpu/targets.h"
@@ -178,7 +178,7 @@ void scaled_exp(const float* x, float* dx, int64_t n, float shift, float factor)
       n, dx, [s, f](V v) HWY_ATTR { return hn::Mul(exp(hn::Sub(v, s)), f); }, x);
 }
 
-// ---- layer norm ---------------------------------------------------------------------------------
+// ---- normalisation ------------------------------------------------------------------------------
 
 void normalize(const float* x, const float* weight, const float* bias, float* y, int64_t n,
                float mean, float rstd) {
@@ -252,6 +252,58 @@ void normalize_totals(const float* dy, const float* x, double* dweight, double* 
       dy, x);
 }
 
+// ---- rotary positions ---------------------------------------------------------------------------
+
+struct Pair {
+  V a, b;
+};
+
+HWY_INLINE Pair turned(Pair x, V cosine, V sine) {
+  return {hn::NegMulAdd(x.b, sine, hn::Mul(x.a, cosine)),
+          hn::MulAdd(x.a, sine, hn::Mul(x.b, cosine))};
+}
+
+void turn_halves(const float* x, const float* cosines, const float* sines, float* y, int64_t n,
+                 float sign) {
+  const D d;
+  const V s = all(sign);
+  int64_t i = 0;
+  for (; i + lanes() <= n; i += lanes()) {
+    const Pair pair = turned({hn::LoadU(d, x + i), hn::LoadU(d, x + n + i)},
+                             hn::LoadU(d, cosines + i), hn::Mul(s, hn::LoadU(d, sines + i)));
+    hn::StoreU(pair.a, d, y + i);
+    hn::StoreU(pair.b, d, y + n + i);
+  }
+  if (i == n) return;
+  const int64_t rest = n - i;
+  const Pair pair = turned({load_first(x + i, rest), load_first(x + n + i, rest)},
+                           load_first(cosines + i, rest), hn::Mul(s, load_first(sines + i, rest)));
+  store_first(pair.a, y + i, rest);
+  store_first(pair.b, y + n + i, rest);
+}
+
+void turn_neighbours(const float* x, const float* cosines, const float* sines, float* y, int64_t n,
+                     float sign) {
+  const D d;
+  const V s = all(sign);
+  int64_t i = 0;
+  for (; i + lanes() <= n; i += lanes()) {
+    Pair pair;
+    hn::LoadInterleaved2(d, x + 2 * i, pair.a, pair.b);
+    pair = turned(pair, hn::LoadU(d, cosines + i), hn::Mul(s, hn::LoadU(d, sines + i)));
+    hn::StoreInterleaved2(pair.a, pair.b, d, y + 2 * i);
+  }
+  if (i == n) return;
+  const int64_t rest = n - i;
+  alignas(64) float buffer[2 * hn::MaxLanes(D())] = {};
+  std::memcpy(buffer, x + 2 * i, static_cast<size_t>(2 * rest) * sizeof(float));
+  Pair pair;
+  hn::LoadInterleaved2(d, buffer, pair.a, pair.b);
+  pair = turned(pair, load_first(cosines + i, rest), hn::Mul(s, load_first(sines + i, rest)));
+  hn::StoreInterleaved2(pair.a, pair.b, d, buffer);
+  std::memcpy(y + 2 * i, buffer, static_cast<size_t>(2 * rest) * sizeof(float));
+}
+
 const RowSpans& rows() {
   static constexpr RowSpans kTable = {
       .sum = sum,
@@ -271,6 +323,8 @@ const RowSpans& rows() {
       .normalize_sums = normalize_sums,
       .normalize_backward = normalize_backward,
       .normalize_totals = normalize_totals,
+      .turn_halves = turn_halves,
+      .turn_neighbours = turn_neighbours,
   };
   return kTable;
 }

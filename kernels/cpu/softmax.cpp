@@ -6,6 +6,7 @@
 #include "kernels/attributes.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/spans.h"
+#include "kernels/cpu/visibility.h"
 #include "kernels/kernels.h"
 
 namespace faultline::cpu {
@@ -75,58 +76,6 @@ void log_softmax_backward(const KernelArgs& args) {
 
 namespace {
 
-// Scores [B, H, Q, K] and who may see whom.
-class Visibility {
- public:
-  explicit Visibility(const KernelArgs& args)
-      : attributes_(args.attributes.as<MaskAttributes>()),
-        valid_(args.inputs[1]),
-        documents_(args.inputs[2]),
-        keys_(args.outputs[0].shape[-1]) {
-    if (documents_.defined()) {
-      const int64_t end = attributes_.query_offset + args.outputs[0].shape[-2];
-      require(attributes_.query_offset >= 0 && end <= keys_,
-              "masked_softmax: documents need query positions inside the {} keys, got {} to {}. "
-              "Give queries and keys of one sequence.",
-              keys_, attributes_.query_offset, end - 1);
-    }
-  }
-
-  // How many keys from the first on may be visible at all: later ones are in the future.
-  int64_t reach(int64_t query) const {
-    if (!attributes_.causal) return keys_;
-    return std::clamp<int64_t>(attributes_.query_offset + query + 1, 0, keys_);
-  }
-
-  bool depends_on_key() const { return valid_.defined() || documents_.defined(); }
-
-  // allowed[k] = 1 or 0 for the first n keys; returns how many are 1.
-  int64_t allow(int64_t batch, int64_t query, float* allowed, int64_t n) const {
-    std::fill_n(allowed, n, 1.0F);
-    if (valid_.defined()) {
-      const bool* valid = valid_.as<bool>() + batch * valid_.strides[0];
-      for (int64_t k = 0; k < n; ++k) {
-        if (!valid[k * valid_.strides[1]]) allowed[k] = 0;
-      }
-    }
-    if (documents_.defined()) {
-      const int32_t* document = documents_.as<int32_t>() + batch * documents_.strides[0];
-      const int64_t stride = documents_.strides[1];
-      const int32_t own = document[(attributes_.query_offset + query) * stride];
-      for (int64_t k = 0; k < n; ++k) {
-        if (document[k * stride] != own) allowed[k] = 0;
-      }
-    }
-    return std::count(allowed, allowed + n, 1.0F);
-  }
-
- private:
-  MaskAttributes attributes_;
-  const TensorView& valid_;
-  const TensorView& documents_;
-  int64_t keys_;
-};
-
 // Softmax of scale * x over the allowed ones of n keys. A score that is not allowed is never used,
 // so that whatever it holds cannot reach the others.
 void softmax_allowed(const float* x, const float* allowed, float* y, int64_t n, float scale) {
@@ -150,20 +99,22 @@ void masked_softmax(const KernelArgs& args) {
   const int64_t queries = shape[-2];
   const int64_t keys = shape[-1];
   const int64_t heads = shape.rank() > 3 ? shape[-3] : 1;
-  const Visibility visibility(args);
-  const auto scale = static_cast<float>(args.attributes.as<MaskAttributes>().scale);
+  const auto mask = args.attributes.as<MaskAttributes>();
+  const Visibility visibility(mask, args.inputs[1], args.inputs[2], queries, keys,
+                              "masked_softmax");
+  const auto scale = static_cast<float>(mask.scale);
   const Layout scores(args.inputs[0], shape);
   const Layout weights(args.outputs[0], shape);
   for_rows(rows_of(shape).rows, keys, args.threads, [&](int64_t begin, int64_t end) {
     Source source(scores);
     Sink sink(weights);
     Buffer allowed_keys;
-    float* const allowed = visibility.depends_on_key() ? allowed_keys.get(keys) : nullptr;
+    float* const allowed = visibility.has_gaps() ? allowed_keys.get(keys) : nullptr;
     for (int64_t row = begin; row < end; ++row) {
       const int64_t query = row % queries;
       const int64_t n = visibility.reach(query);
       const int64_t visible =
-          allowed ? visibility.allow(row / (queries * heads), query, allowed, n) : n;
+          allowed ? visibility.allow(row / (queries * heads), query, allowed) : n;
       float* y = sink.slot(row * keys, keys);
       const float* x = n > 0 ? source.read(row * keys, n) : nullptr;
       if (visible == 0) {

@@ -58,6 +58,10 @@ struct ArithmeticSpans {
   using Binary = void (*)(const float* a, const float* b, float* y, int64_t n);
   Binary add, sub, mul, div;
   Binary maximum, minimum;  // a NaN in either gives a NaN
+  Binary swiglu;            // silu(a) b
+  // da = dy b silu'(a), db = dy silu(a)
+  void (*swiglu_backward)(const float* dy, const float* a, const float* b, float* da, float* db,
+                          int64_t n);
   void (*scale)(const float* x, float* y, int64_t n, float scale);
   void (*affine)(const float* x, float* y, int64_t n, float scale, float offset);
 
@@ -113,6 +117,13 @@ struct RowSpans {
   // dweight[i] += dy[i] z[i], dbias[i] += dy[i]; both with room as in add_rows_to_totals.
   void (*normalize_totals)(const float* dy, const float* x, double* dweight, double* dbias,
                            int64_t n, float mean, float rstd);
+
+  // Turns each of n pairs (a, b) of the 2 n elements of x: (a cos - b sin, b cos + a sin), with
+  // `sign` times the sines. A pair is elements i and i + n, or 2 i and 2 i + 1.
+  void (*turn_halves)(const float* x, const float* cosines, const float* sines, float* y, int64_t n,
+                      float sign);
+  void (*turn_neighbours)(const float* x, const float* cosines, const float* sines, float* y,
+                          int64_t n, float sign);
 };
 
 constexpr int64_t kTotalsMultiple = 16;  // lanes of the widest vector

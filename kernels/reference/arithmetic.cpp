@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "kernels/attributes.h"
+#include "kernels/elementwise.h"
 #include "kernels/kernels.h"
 #include "kernels/reference/loops.h"
 
@@ -121,6 +122,25 @@ void logical_not(const KernelArgs& args) {
 }
 void isfinite(const KernelArgs& args) {
   with_scalar(args, [&]<class T>() { map<T, 1>(args, [](T x) { return is_finite(x); }); });
+}
+
+// silu(gate) * up
+void swiglu(const KernelArgs& args) {
+  with_real_scalar(args, [&]<class T>() {
+    map<T, 2>(args, [](T gate, T up) { return functor::silu::value(gate) * up; });
+  });
+}
+
+// Inputs dy, gate, up; outputs dy * up * silu'(gate), dy * silu(gate).
+void swiglu_backward(const KernelArgs& args) {
+  with_real_scalar(args, [&]<class T>() {
+    map<T, 3>(args, [](T dy, T gate, T up) {
+      return dy * up * functor::silu::slope(gate, functor::silu::value(gate));
+    });
+    KernelArgs of_up = args;
+    of_up.outputs[0] = args.outputs[1];
+    map<T, 2>(of_up, [](T dy, T gate) { return dy * functor::silu::value(gate); });
+  });
 }
 
 // The branch not taken is not touched: a NaN in it stays there.

@@ -1,5 +1,8 @@
-// layer_norm along the last dimension (Ba, Kiros and Hinton, "Layer normalization", 2016):
-// y = xhat w + b, xhat = (x - mean) / sqrt(variance + epsilon), variance over n, not n - 1.
+// Along the last dimension:
+// layer_norm (Ba, Kiros and Hinton, "Layer normalization", 2016):
+//   y = xhat w + b, xhat = (x - mean) / sqrt(variance + epsilon), variance over n, not n - 1;
+// rms_norm (Zhang and Sennrich, "Root mean square layer normalization", 2019):
+//   y = xhat w, xhat = x / sqrt(mean(x^2) + epsilon).
 
 #include <cmath>
 
@@ -86,6 +89,57 @@ void layer_norm_backward(const KernelArgs& args) {
     }
     if (args.outputs[1].defined()) write_all(args.outputs[1], dweight);
     if (args.outputs[2].defined()) write_all(args.outputs[2], dbias);
+  });
+}
+
+// Inputs x and weight (may be absent); outputs y, 1 / root mean square.
+void rms_norm(const KernelArgs& args) {
+  const double epsilon = args.attributes.as<RmsNormAttributes>().epsilon;
+  with_real_scalar(args, [&]<class T>() {
+    const Rows<T> x(args.inputs[0]);
+    const Rows<T> y(args.outputs[0]);
+    const auto weight = read_or<T>(args.inputs[1], x.length(), T(1));
+    std::vector<T> rstds;
+    for (int64_t row = 0; row < x.count(); ++row) {
+      std::vector<T> values = x.read(row);
+      std::vector<T> squares = values;
+      for (T& square : squares) square *= square;
+      const T rstd = 1.0 / std::sqrt(mean_of(squares) + epsilon);
+      for (size_t i = 0; i < values.size(); ++i) values[i] *= rstd * weight[i];
+      y.write(row, values);
+      rstds.push_back(rstd);
+    }
+    if (args.outputs[1].defined()) write_all(args.outputs[1], rstds);
+  });
+}
+
+// With g = dy w: dx = rstd (g - xhat mean(g xhat)); dw = sum dy xhat.
+// Inputs dy, x, weight (may be absent), rstd; outputs dx, dw (each may be absent).
+void rms_norm_backward(const KernelArgs& args) {
+  with_real_scalar(args, [&]<class T>() {
+    const Rows<T> dy(args.inputs[0]);
+    const Rows<T> x(args.inputs[1]);
+    const auto weight = read_or<T>(args.inputs[2], x.length(), T(1));
+    const auto rstds = read_all<T>(args.inputs[3]);
+    std::vector<T> dweight(weight.size(), T(0));
+    for (int64_t row = 0; row < x.count(); ++row) {
+      const std::vector<T> gradient = dy.read(row);
+      const T rstd = rstds[static_cast<size_t>(row)];
+      std::vector<T> xhat = x.read(row);
+      std::vector<T> g(xhat.size());
+      std::vector<T> g_xhat(xhat.size());
+      for (size_t i = 0; i < xhat.size(); ++i) {
+        xhat[i] *= rstd;
+        g[i] = gradient[i] * weight[i];
+        g_xhat[i] = g[i] * xhat[i];
+        dweight[i] += gradient[i] * xhat[i];
+      }
+      if (!args.outputs[0].defined()) continue;
+      const T mean_g_xhat = mean_of(g_xhat);
+      for (size_t i = 0; i < g.size(); ++i) g[i] = rstd * (g[i] - xhat[i] * mean_g_xhat);
+      Rows<T>(args.outputs[0]).write(row, g);
+    }
+    if (args.outputs[1].defined()) write_all(args.outputs[1], dweight);
   });
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/attributes.h"
 #include "kernels/kernels.h"
 #include "kernels/reference/loops.h"
+#include "kernels/reference/visibility.h"
 
 namespace faultline::reference {
 
@@ -47,38 +48,6 @@ T dot(const std::vector<T>& a, const std::vector<T>& b) {
   for (size_t i = 0; i < a.size(); ++i) total += a[i] * b[i];
   return total;
 }
-
-// Which keys the queries of one launch may see; MaskAttributes gives the rule.
-class Visibility {
- public:
-  Visibility(const KernelArgs& args, const MaskAttributes& mask)
-      : mask_(mask), keys_(args.inputs[0].shape[3]) {
-    if (args.inputs[1].defined()) valid_ = read_all<int64_t>(args.inputs[1]);
-    if (args.inputs[2].defined()) {
-      documents_ = read_all<int64_t>(args.inputs[2]);
-      const int64_t last = mask.query_offset + args.inputs[0].shape[2] - 1;
-      require(args.inputs[0].numel() == 0 || (mask.query_offset >= 0 && last < keys_),
-              "masked_softmax: with documents every query needs its own position among the keys; "
-              "queries stand at {} to {}, there are {} keys",
-              mask.query_offset, last, keys_);
-    }
-  }
-
-  bool operator()(int64_t b, int64_t q, int64_t k) const {
-    const int64_t position = mask_.query_offset + q;
-    if (mask_.causal && k > position) return false;
-    if (!valid_.empty() && valid_[static_cast<size_t>(b * keys_ + k)] == 0) return false;
-    if (documents_.empty()) return true;
-    return documents_[static_cast<size_t>(b * keys_ + k)] ==
-           documents_[static_cast<size_t>(b * keys_ + position)];
-  }
-
- private:
-  MaskAttributes mask_;
-  int64_t keys_;
-  std::vector<int64_t> valid_;
-  std::vector<int64_t> documents_;
-};
 
 // Softmax over the keys that `visible(k)` allows, zeros elsewhere. Other scores are not computed
 // with at all, so that a NaN in one of them stays where it is.
@@ -175,7 +144,8 @@ void masked_softmax(const KernelArgs& args) {
   const auto mask = args.attributes.as<MaskAttributes>();
   const Shape& shape = args.inputs[0].shape;
   invariant(shape.rank() == 4, "masked_softmax: scores are [B, H, Q, K], got {}", to_string(shape));
-  const Visibility visible(args, mask);
+  const Visibility visible(mask, args.inputs[1], args.inputs[2], shape[2], shape[3],
+                           "masked_softmax");
   with_real_scalar(args, [&]<class T>() {
     const Rows<T> scores(args.inputs[0]);
     const Rows<T> weights(args.outputs[0]);

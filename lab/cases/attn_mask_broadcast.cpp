@@ -130,7 +130,7 @@ class Probe {
     const Tensor position = arange(kKeys);
     const Tensor identity = cast(equal(reshape(position, {kKeys, 1}), position), DType::f32);
     const Tensor v = expand(identity, {batch, heads, kKeys, kKeys});
-    weights_ = nn::attention(q, k, v, mask, 1.0).to_vector<double>();
+    weights_ = nn::attention(q, k, v, mask, {.scale = 1.0}).to_vector<double>();
   }
 
   double figure(int64_t batch, int64_t head, int64_t query) const {

@@ -71,7 +71,7 @@ Tensor identity(int64_t n) {
 std::vector<double> weights_of(const Tensor& q, const Tensor& k) {
   const int64_t T = q.size(2);
   const Tensor v = reshape(identity(T), {1, 1, T, T});
-  return nn::attention(q, k, v, nn::Mask{}, 1.0).to_vector<double>();
+  return nn::attention(q, k, v, nn::Mask{}, {.scale = 1.0}).to_vector<double>();
 }
 
 // The picture: 8 random queries and keys.
@@ -99,8 +99,8 @@ void four_tokens(const RunOptions& options, Metrics& metrics) {
   constexpr int64_t kTokens = 4;
   const Tensor q = normal({1, 1, kTokens, 1}, 0, 1, options.seed, stream_of("queries"));
   const Tensor v = tensor<float>({1, 2, 4, 8}, {1, 1, kTokens, 1});
-  const auto out =
-      nn::attention(q, zeros({1, 1, kTokens, 1}), v, nn::Mask{}, 1.0).to_vector<double>();
+  const auto out = nn::attention(q, zeros({1, 1, kTokens, 1}), v, nn::Mask{}, {.scale = 1.0})
+                       .to_vector<double>();
   for (size_t i = 0; i < out.size(); ++i) metrics.measure("q" + std::to_string(i), out[i]);
   add_picture(options, metrics);
 }

@@ -49,7 +49,7 @@ Tensor attend(const RunOptions& options, const Batch& batch, const Tensor& v) {
   context.events.emit(train::BatchEvent{1, batch});
   const nn::Mask mask = context.seams.call<train::MaskSeam>(batch);
   const Tensor q = normal({1, 1, kTokens, 1}, 0, 1, options.seed, stream_of("queries"));
-  return nn::attention(q, zeros({1, 1, kTokens, 1}), v, mask, 1.0);
+  return nn::attention(q, zeros({1, 1, kTokens, 1}), v, mask, {.scale = 1.0});
 }
 
 void packed_row(const RunOptions& options, Metrics& metrics) {

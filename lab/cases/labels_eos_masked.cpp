@@ -2,7 +2,7 @@
 
 #include "autograd/functional.h"
 #include "lab/case.h"
-#include "train/sampling.h"
+#include "train/generation.h"
 #include "train/trainer.h"
 
 namespace faultline::lab {
@@ -87,15 +87,13 @@ class LearnsToStop : public Experiment {
 
   // The likeliest continuation of 1, until the end token or until the model has no place left.
   int64_t tokens_before_it_stops() {
-    const nn::EvaluationMode evaluation(trainer_.model());
-    train::NextByte next(trainer_.model(), {.temperature = 0});
-    std::vector<int32_t> ids{1};
-    while (static_cast<int64_t>(ids.size()) < config_.seq_len) {
-      const int32_t id = next(ids);
-      if (id == 0) break;
-      ids.push_back(id);
-    }
-    return static_cast<int64_t>(ids.size());
+    const train::Request request{
+        .prompt = {1}, .tokens = config_.seq_len - 1, .sampling = {.temperature = 0}};
+    const train::GenerationOptions options{.end_ids = {0}};
+    const train::Continuation text =
+        train::generate(trainer_.model(), {&request, 1}, options).rows[0];
+    const int64_t ends = text.ending == train::Ending::end_id ? 1 : 0;
+    return 1 + std::ssize(text.tokens) - ends;
   }
 
   // After a whole document.

@@ -53,7 +53,7 @@ void padded_sequence(const RunOptions& options, Metrics& metrics) {
   for (const Tensor& leaf : {q, k, v}) set_requires_grad(leaf);
 
   const nn::Mask mask{.key_valid = reshape(is_text, {1, kTokens})};
-  const Tensor out = nn::attention(q, k, v, mask, 1.0);
+  const Tensor out = nn::attention(q, k, v, mask, {.scale = 1.0});
   const Tensor of_text = reshape(is_text, {1, 1, kTokens, 1});
   const Tensor loss = sum(where(of_text, out, zeros({1})));
   backward(loss);
@@ -79,8 +79,9 @@ void masked_row(const RunOptions& options, Metrics& metrics) {
   const Tensor zero = zeros({1, 1, kTokens, 1});
   const Tensor identity =
       cast(equal(reshape(arange(kTokens), {kTokens, 1}), arange(kTokens)), DType::f32);
-  const Tensor weights = nn::attention(zero, zero, reshape(identity, {1, 1, kTokens, kTokens}),
-                                       nn::Mask{.key_valid = reshape(is_text, {1, kTokens})}, 1.0);
+  const Tensor weights =
+      nn::attention(zero, zero, reshape(identity, {1, 1, kTokens, kTokens}),
+                    nn::Mask{.key_valid = reshape(is_text, {1, kTokens})}, {.scale = 1.0});
   metrics.add(Grid{"attention weights", kTokens, kTokens, weights.to_vector<double>()});
 }
 

@@ -195,6 +195,11 @@ void add_network(WrongCalls& calls) {
           masked_softmax(zeros({2, 1, 3, 3}), {}, zeros({2, 3}, DType::i32), {.query_offset = 1});
         },
         {"1..4 of 3"}}});
+  calls.insert({"masked_softmax",
+                {[] {
+                   masked_softmax(zeros({2, 1, 3, 3}), {}, {}, {.sinks = -3});
+                 },
+                 {"sinks", "-3"}}});
   calls.insert({"cross_entropy", {[=] { cross_entropy_rows(x(), whole({3})); }, {"i64[3]"}}});
   calls.insert({"cross_entropy", {[=] { cross_entropy_rows(x(), zeros({2})); }, {"f32[2]"}}});
   calls.insert({"cross_entropy",
@@ -241,6 +246,95 @@ void add_network(WrongCalls& calls) {
   calls.insert({"dropout", {[=] { dropout(whole({3}), whole({3}), 0.5, 0); }, {"i64[3]"}}});
 }
 
+void add_attention(WrongCalls& calls) {
+  const auto attend = [&calls](std::function<void()> call, std::vector<std::string> names) {
+    calls.insert({"flash_attention", {std::move(call), std::move(names)}});
+  };
+  const auto x = [](const Shape& shape, DType dtype = DType::f32) { return zeros(shape, dtype); };
+  const auto with = [x](const FlashAttentionAttributes& attributes, const Tensor& valid = {},
+                        const Tensor& documents = {}, const Tensor& key = {}) {
+    flash_attention(x({2, 4, 3, 8}), x({2, 2, 5, 8}), x({2, 2, 5, 8}), valid, documents, key,
+                    attributes);
+  };
+  const auto of = [](const Tensor& q, const Tensor& k, const Tensor& v) {
+    flash_attention(q, k, v, {}, {}, {}, {});
+  };
+  const Tensor q = x({2, 4, 3, 8});
+  attend([=] { of(x({4, 3, 8}), q, q); }, {"f32[4, 3, 8]"});
+  attend([=] { of(q, {}, q); }, {"undefined"});
+  attend([=] { of(q, q, {}); }, {"undefined"});
+  attend([=] { of(q, x({2, 4, 3, 8}, DType::f16), q); }, {"f32[2, 4, 3, 8]", "f16[2, 4, 3, 8]"});
+  attend([=] { of(x(q.shape(), DType::i64), q, q); }, {"i64[2, 4, 3, 8]"});
+  attend([=] { of(q, x({2, 4, 5, 8}), q); }, {"[2, 4, 5, 8]", "[2, 4, 3, 8]"});
+  attend([=] { of(q, x({1, 4, 3, 8}), x({1, 4, 3, 8})); }, {"batch size", "[1, 4, 3, 8]"});
+  attend([=] { of(q, x({2, 4, 3, 7}), x({2, 4, 3, 7})); }, {"head size", "[2, 4, 3, 7]"});
+  attend([=] { of(q, x({2, 3, 3, 8}), x({2, 3, 3, 8})); }, {"4 query heads", "3 key heads"});
+  attend([=] { of(q, x({2, 0, 3, 8}), x({2, 0, 3, 8})); }, {"4 query heads", "0 key heads"});
+  attend([=] { with({{.window = -1}, 0, {}}); }, {"window", "-1"});
+  attend([=] { with({{}, -2, {}}); }, {"softcap", "-2"});
+  attend([=] { with({{}, 0, {1, 0}}); }, {"[0, 1)", "1"});
+  attend([=] { with({{}, 0, {0.5, 0}}); }, {"i64[3]", "undefined"});
+  attend([=] { with({}, x({2, 3}, DType::boolean)); }, {"bool[2, 5]", "bool[2, 3]"});
+  attend([=] { with({}, {}, x({2, 5})); }, {"i32[2, 5]", "f32[2, 5]"});
+  attend([=] { with({{.query_offset = 3}, 0, {}}, {}, x({2, 5}, DType::i32)); }, {"3..6 of 5"});
+  const auto backward_of = [=](const Tensor& dy, const Tensor& lse) {
+    const Tensor in[] = {q, q, q, {}, {}, {}, dy, q, lse};
+    apply(definition(Op::flash_attention_backward), in, FlashAttentionAttributes{});
+  };
+  calls.insert({"flash_attention_backward",
+                {[=] {
+                   backward_of(x({2, 4, 3, 7}), x({2, 4, 3}));
+                 },
+                 {"[2, 4, 3, 7]"}}});
+  calls.insert({"flash_attention_backward",
+                {[=] {
+                   backward_of(q, x({2, 4, 5}));
+                 },
+                 {"f32[2, 4, 3]", "f32[2, 4, 5]"}}});
+}
+
+// rms_norm, rope, swiglu.
+void add_llama(WrongCalls& calls) {
+  const auto x = [] { return zeros({2, 3}); };
+  calls.insert({"rms_norm", {[=] { rms_norm(x(), zeros({2})); }, {"[3]", "f32[2]"}}});
+  calls.insert({"rms_norm", {[=] { rms_norm(x(), zeros({3}, DType::f64)); }, {"f64[3]"}}});
+  calls.insert({"rms_norm", {[] { rms_norm(zeros({}), {}); }, {"no last dimension"}}});
+  calls.insert({"rms_norm", {[] { rms_norm(zeros({3}, DType::i64), {}); }, {"i64[3]"}}});
+  calls.insert(
+      {"rms_norm_backward",
+       {[=] {
+          apply(Op::rms_norm_backward, {x(), x(), zeros({3}), zeros({3})}, RmsNormAttributes{});
+        },
+        {"f32[2, 3]", "f32[3]"}}});
+
+  const auto turn = [](const Shape& shape, const Shape& cosines, const Shape& sines,
+                       DType dtype = DType::f32, DType tables = DType::f32) {
+    rope(zeros(shape, dtype), zeros(cosines, tables), zeros(sines, tables), RopeLayout::half_split);
+  };
+  calls.insert({"rope", {[=] { turn({2, 1, 3, 5}, {1, 3, 2}, {1, 3, 2}); }, {"even", "5]"}}});
+  calls.insert({"rope", {[=] { turn({2, 3, 4}, {1, 3, 2}, {1, 3, 2}); }, {"[2, 3, 4]"}}});
+  calls.insert({"rope",
+                {[=] {
+                   turn({2, 1, 3, 4}, {1, 4, 2}, {1, 3, 2});
+                 },
+                 {"cosines", "[1, 3, 2]", "[1, 4, 2]"}}});
+  calls.insert({"rope",
+                {[=] {
+                   turn({2, 1, 3, 4}, {2, 3, 2}, {3, 3, 2});
+                 },
+                 {"sines", "[2, 3, 2]", "[3, 3, 2]"}}});
+  calls.insert({"rope", {[=] { turn({2, 1, 3, 4}, {1, 3, 2}, {2, 3, 2}); }, {"differ"}}});
+  // Positions beyond 256 have no angle of their own in bf16.
+  calls.insert({"rope",
+                {[=] {
+                   turn({2, 1, 3, 4}, {1, 3, 2}, {1, 3, 2}, DType::bf16, DType::bf16);
+                 },
+                 {"must be f32", "bf16"}}});
+
+  calls.insert({"swiglu", {[=] { swiglu(x(), zeros({3})); }, {"f32[2, 3]", "f32[3]"}}});
+  calls.insert({"swiglu", {[=] { swiglu(x(), zeros({2, 3}, DType::f64)); }, {"f64[2, 3]"}}});
+}
+
 WrongCalls wrong_calls() {
   WrongCalls calls;
   add_unary(calls);
@@ -248,6 +342,8 @@ WrongCalls wrong_calls() {
   add_layout(calls);
   add_reductions(calls);
   add_network(calls);
+  add_attention(calls);
+  add_llama(calls);
   return calls;
 }
 

@@ -20,7 +20,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// Attention over random queries and keys with a lab variant planted; "" for none.
+constexpr auto kMath = nn::AttentionPolicy{nn::AttentionPolicy::Kind::require,
+                                           nn::AttentionImplementation::math};
+
+// Attention by math, which shows its weights, over random queries and keys with a lab variant
+// planted; "" for none.
 std::vector<Detection> attended(const char* fault, const nn::Mask& mask, double deviation = 1,
                                 int64_t batch = 2) {
   return watched([&](Context& context) {
@@ -29,7 +33,7 @@ std::vector<Detection> attended(const char* fault, const nn::Mask& mask, double 
     if (*fault != 0) planted = catalogue.find(fault).plant(context);
     const Tensor q = normal({batch, 2, 6, 4}, 0, deviation, 1, stream_of("q"));
     const Tensor k = normal({batch, 2, 6, 4}, 0, deviation, 1, stream_of("k"));
-    nn::attention(q, k, k, mask, 0.5);
+    nn::attention(q, k, k, mask, {.scale = 0.5, .policy = kMath});
   });
 }
 
@@ -95,7 +99,7 @@ std::vector<Detection> weighted(const nn::Mask& mask,
     const auto replaced = context.seams.replace<nn::AttentionWeightsSeam>(weights);
     const Tensor q = normal({2, 2, 6, 4}, 0, 1, 1, stream_of("q"));
     const Tensor k = normal({2, 2, 6, 4}, 0, 1, 1, stream_of("k"));
-    nn::attention(q, k, k, mask, 0.5);
+    nn::attention(q, k, k, mask, {.scale = 0.5});
   });
 }
 
@@ -186,7 +190,7 @@ TEST(MaskVisibility, NamesNoCauseWhileTheScoresCannotTellAndTheCauseWhenTheyCan)
     const auto planted = catalogue.find("attn.mask-multiply:pre").plant(context);
     for (const double deviation : {0.0, 1.0}) {
       const Tensor q = normal({1, 1, 4, 4}, 0, deviation, 1, 1);
-      nn::attention(q, q, q, {}, 0.5);
+      nn::attention(q, q, q, {}, {.scale = 0.5});
     }
   });
   EXPECT_THAT(names_of(detections),
@@ -225,6 +229,21 @@ TEST(AttentionRowSums, IsSilentOnRoundingOnRowsOfZerosAndOnRightAttention) {
   EXPECT_THAT(attended("", padded(), 4), IsEmpty());
 }
 
+// What flash keeps of a row that sees nothing is -infinity; every detector has to know.
+TEST(FiniteFirst, IsSilentOnRowsThatSeeNothingInEitherImplementation) {
+  using enum nn::AttentionImplementation;
+  for (const auto which : {math, flash}) {
+    EXPECT_THAT(names_of(watched([&](Context&) {
+                  const Tensor q = normal({2, 2, 6, 4}, 0, 1, 1, 1);
+                  set_requires_grad(q);
+                  const Tensor hidden = less(zeros({2, 6}), zeros({1}));
+                  const auto policy = nn::AttentionPolicy::require(which);
+                  backward(sum(nn::attention(q, q, q, {.key_valid = hidden}, {.policy = policy})));
+                })),
+                IsEmpty());
+  }
+}
+
 // ---- attention.documents ------------------------------------------------------------------------
 
 Batch packed(std::initializer_list<int32_t> documents) {
@@ -235,16 +254,25 @@ Batch packed(std::initializer_list<int32_t> documents) {
   return batch;
 }
 
-// Attention as a step runs it for a batch of documents 0 0 0 1 1 1, told `told`.
-std::vector<std::string> told(const Tensor& told_documents,
-                              const std::function<void(Context&)>& between = {}) {
+// Attention as a step runs it for a batch of documents 0 0 0 1 1 1, told `told`. Both
+// implementations have to lead to the same verdict.
+std::vector<std::string> told_by(nn::AttentionImplementation which, const Tensor& told_documents,
+                                 const std::function<void(Context&)>& between) {
   return names_of(watched([&](Context& context) {
     const Batch batch = packed({0, 0, 0, 1, 1, 1});
     context.events.emit(train::BatchEvent{1, batch});
     if (between) between(context);
     const Tensor q = normal({1, 2, 6, 4}, 0, 1, 1, 1);
-    nn::attention(q, q, q, nn::Mask{.documents = told_documents}, 0.5);
+    nn::attention(q, q, q, nn::Mask{.documents = told_documents},
+                  {.scale = 0.5, .policy = nn::AttentionPolicy::require(which)});
   }));
+}
+std::vector<std::string> told(const Tensor& told_documents,
+                              const std::function<void(Context&)>& between = {}) {
+  using enum nn::AttentionImplementation;
+  const auto verdict = told_by(math, told_documents, between);
+  EXPECT_EQ(told_by(flash, told_documents, between), verdict);
+  return verdict;
 }
 
 TEST(AttentionDocuments, FiresWhenAttentionIsToldOfNoDocumentsOrOfOthers) {

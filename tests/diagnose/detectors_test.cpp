@@ -221,7 +221,8 @@ TEST(MaskVisibility, IsSilentOnOurAttentionWithDocumentsPaddingAndAnOffset) {
                 mask.key_valid = less(reshape(arange(5), {1, 5}), full({1}, 4, DType::i64));
                 const Tensor q = normal({1, 2, 3, 4}, 0, 3, 1, 1);
                 const Tensor k = normal({1, 2, 5, 4}, 0, 3, 1, 2);
-                nn::attention(q, k, k, mask, 0.5);
+                const auto math = nn::AttentionPolicy::require(nn::AttentionImplementation::math);
+                nn::attention(q, k, k, mask, {.scale = 0.5, .policy = math});
               }),
               IsEmpty());
 }

@@ -147,6 +147,21 @@ TEST(EvaluationRepeats, FiresOnDropoutInAnEvaluation) {
   EXPECT_THAT(dropped(When::during, 0.1), ElementsAre("evaluation.repeats -> nn.dropout-in-eval"));
 }
 
+TEST(EvaluationRepeats, FiresOnDropoutInsideOfAttention) {
+  const auto attend = [](double p) {
+    return names_of(watched([&](Context& context) {
+      context.events.emit(train::EvaluationBeginEvent{1});
+      const nn::DropoutKey key(1);
+      const Tensor q = normal({1, 1, 4, 4}, 0, 1, 1, 1);
+      const auto flash = nn::AttentionPolicy::require(nn::AttentionImplementation::flash);
+      nn::attention(q, q, q, {}, {.dropout = {key.tensor(), p, 0}, .policy = flash});
+      context.events.emit(train::EvaluationEndEvent{1});
+    }));
+  };
+  EXPECT_THAT(attend(0.1), ElementsAre("evaluation.repeats -> nn.dropout-in-eval"));
+  EXPECT_THAT(attend(0), IsEmpty());
+}
+
 TEST(EvaluationRepeats, IsSilentOnDropoutInTrainingAndOnProbabilityZero) {
   EXPECT_THAT(dropped(When::before, 0.1), IsEmpty());
   EXPECT_THAT(dropped(When::after, 0.1), IsEmpty());
@@ -229,7 +244,7 @@ TEST(EvaluationRepeats, IsSilentOnOtherFeaturesOfTheSameLabels) {
 TEST(EvaluationRepeats, IsSilentOnTheSameTextUnderAnotherMaskOrTemperature) {
   const auto attend = [](const nn::Mask& mask) {
     const Tensor x = reshape(embedding(numbers(4, 1), tensor<int32_t>({1, 2, 3})), {1, 1, 3, 4});
-    const Tensor y = nn::attention(x, x, x, mask, 0.5);
+    const Tensor y = nn::attention(x, x, x, mask, {.scale = 0.5});
     cross_entropy_rows(reshape(y, {3, 4}), tensor<int32_t>({2, 3, 0}));
   };
   EXPECT_THAT(asked_twice([&](int time) { attend(nn::Mask{.causal = time == 0}); }), IsEmpty());

@@ -284,6 +284,42 @@ TEST(ThreadsTallProduct, NeverChangeABit) {
   }
 }
 
+// Up to four rows are multiplied by reading the matrix once; each in the order of a single row.
+TEST(FewRows, HaveTheBitsOfEachRowAloneForAnyThreads) {
+  constexpr int64_t kN = 300;
+  constexpr int64_t kK = 603;
+  KernelCall call;
+  const TensorView a = random_matrix<float>(call, 4, kK, Layout::wide_rows, 1);
+  const TensorView b = random_matrix<float>(call, kK, kN, Layout::wide_columns, 2);
+  const TensorView bias_row = random_matrix<float>(call, 1, kN, Layout::rows, 3);
+  TensorView bias = bias_row;
+  bias.shape = {kN};
+  bias.strides = {1};
+  const auto product = [&](int64_t first, int64_t rows, int threads) {
+    const TensorView c = call.fresh(DType::f32, {rows, kN});
+    cpu::batched_product(slice_of(a, 0, first, rows), b, bias, c, threads);
+    expect_product(slice_of(a, 0, first, rows), b, bias, c, 0x1p-24, "few rows");
+    return std::vector<float>(c.as<float>(), c.as<float>() + rows * kN);
+  };
+  const std::vector<float> all = product(0, 4, 1);
+  for (const int threads : {2, 3, 4}) EXPECT_EQ(product(0, 4, threads), all) << threads;
+  for (int64_t i = 0; i < 4; ++i) {
+    const auto begin = all.begin() + i * kN;
+    EXPECT_EQ(product(i, 1, 2), std::vector<float>(begin, begin + kN)) << i;
+  }
+}
+
+TEST(FewRows, MatchDoubleForEveryLayoutAndTail) {
+  for (const int64_t m : {1, 2, 4, 5}) {
+    for (const Layout a : kLayouts) {
+      for (const int64_t k : {1, 15, 16, 63, 64, 65, 130}) {
+        check_layouts<float, float>({m, 70, k}, a, Layout::columns, k % 2 == 0);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 TEST(Panels, CoverLargeProductsForFourThreads) {
   for (const Size& size :
        {Size{1024, 768, 768}, Size{256, 3072, 768}, Size{1, 50257, 768}, Size{768, 3072, 1024}}) {

@@ -112,7 +112,7 @@ TEST(MaskMultiply, LeavesAThirtySecondOfARowOf32EqualScores) {
   const Catalogue catalogue;
   const auto planted = catalogue.find("attn.mask-multiply:post").plant(Context::current());
   const Tensor x = zeros({1, 1, 32, 1});
-  const Tensor out = nn::attention(x, x, ones({1, 1, 32, 1}), {}, 1.0);
+  const Tensor out = nn::attention(x, x, ones({1, 1, 32, 1}), {}, {.scale = 1.0});
   EXPECT_EQ(out.to_vector<double>()[0], 1.0 / 32);
 }
 
@@ -144,7 +144,7 @@ TEST(MaskedRow, OverwritingTheNaNAfterwardsSavesTheLossAndNotTheValues) {
   const Tensor projection = ones({1, 1});
   set_requires_grad(v);
   set_requires_grad(projection);
-  const Tensor out = nn::attention(q, q, v, {.key_valid = reshape(text, {1, 4})}, 1.0);
+  const Tensor out = nn::attention(q, q, v, {.key_valid = reshape(text, {1, 4})}, {.scale = 1.0});
   const Tensor clean = where(isfinite(out), out, zeros({1}));
   const Tensor loss = sum(matmul(clean, projection));
   backward(loss);

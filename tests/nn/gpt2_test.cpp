@@ -87,7 +87,18 @@ void expect_gradients(Gpt2& model, const Safetensors& file) {
   }
 }
 
-TEST(Gpt2Golden, LossLogitsAndEveryGradientAreThoseOfF64) {
+// Both implementations of attention have to give the goldens.
+class Gpt2Attention : public testing::TestWithParam<AttentionImplementation> {
+ protected:
+  std::shared_ptr<void> policy_ = Context::current().seams.replace<AttentionPolicySeam>(
+      [which = GetParam()] { return AttentionPolicy::require(which); });
+};
+INSTANTIATE_TEST_SUITE_P(Golden, Gpt2Attention,
+                         testing::Values(AttentionImplementation::math,
+                                         AttentionImplementation::flash),
+                         [](const auto& info) { return std::string(name(info.param)); });
+
+TEST_P(Gpt2Attention, LossLogitsAndEveryGradientAreThoseOfF64) {
   const Safetensors file = golden("gpt2_golden");
   Gpt2 model(kGolden, 1);
   model.load(initial(file));
@@ -102,7 +113,7 @@ TEST(Gpt2Golden, LossLogitsAndEveryGradientAreThoseOfF64) {
   expect_gradients(model, file);
 }
 
-TEST(Gpt2Golden, PackedAndPaddedBatchIsThatOfF64) {
+TEST_P(Gpt2Attention, PackedAndPaddedBatchIsThatOfF64) {
   const Safetensors file = golden("gpt2_golden_masked");
   Gpt2 model(kGolden, 1);
   model.load(initial(golden("gpt2_golden")));

@@ -113,6 +113,8 @@ TEST(AttentionMask, WeightsAreZeroExactlyWhereThePredicateForbids) {
   mask.key_valid = cast(tensor(valid, {2, 8}), DType::boolean);
   const auto visible = visibility(mask, 2, 8, 8);
   Context& context = Context::current();
+  const auto policy = context.seams.replace<AttentionPolicySeam>(
+      [] { return AttentionPolicy::require(AttentionImplementation::math); });
   int seen = 0;
   const auto subscription = context.events.subscribe<LaunchEvent>([&](const LaunchEvent& event) {
     if (std::string(event.launch.label.op) != "attention") return;

@@ -54,6 +54,7 @@ with tempfile.TemporaryDirectory() as folder:
     refused("--resume", "train", "tiny", "--out", folder / "used", "--data", text)
     refused("num_heads", *tiny, "--set", "num_head=2")
     refused("key=value", *tiny, "--set", "lr")
+    refused("auto, math or flash", *tiny, "--set", "attention=fast")
     refused("--threads", *tiny, "--threads", -1)
     refused("--checkpoint-every", *tiny, "--checkpoint-every", -1)
     refused("watch", *tiny, "--watch", "closely")
@@ -80,6 +81,16 @@ with tempfile.TemporaryDirectory() as folder:
     refused("named twice", *tiny, "--fault", "labels.no-shift", "--fault", "labels.no-shift")
     if out.exists():
         wrong.append("a refused run left its directory")
+
+    for asked in ("math", "flash"):
+        told = accepted("train", "tiny", "--steps", 2, "--out", folder / asked, "--data", text,
+                        "--dispatch-report", "--set", f"attention={asked}")
+        other = "flash" if asked == "math" else "math"
+        # Two layers, a step each; [batch, heads, positions, head size] of the preset.
+        for part in (f"4 attention  {asked}", "[4, 2, 32, 16]", f"policy require {asked}: required",
+                     f"not {other}: the policy is require {asked}"):
+            if part not in told:
+                wrong.append(f"--dispatch-report does not say '{part}': {told[-800:]}")
 
     accepted(*tiny)
     refused("lr=", "train", "--resume", out, "--lr", "0.5", "--steps", 5)

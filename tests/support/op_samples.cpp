@@ -214,6 +214,8 @@ const std::vector<OpSample>& op_samples() {
     add_layout_samples(all);
     add_reduction_samples(all);
     add_network_samples(all);
+    add_attention_samples(all);
+    add_llama_samples(all);
     return all;
   }();
   return samples;

@@ -94,5 +94,7 @@ void add_binary_samples(std::vector<OpSample>& samples);
 void add_layout_samples(std::vector<OpSample>& samples);
 void add_reduction_samples(std::vector<OpSample>& samples);
 void add_network_samples(std::vector<OpSample>& samples);
+void add_attention_samples(std::vector<OpSample>& samples);
+void add_llama_samples(std::vector<OpSample>& samples);
 
 }  // namespace faultline::test

@@ -91,63 +91,6 @@ void add_softmax(std::vector<OpSample>& samples) {
   samples.back().oracle_tolerance = 1e-11;
 }
 
-struct MaskCase {
-  std::string what;
-  MaskAttributes mask;
-  bool key_valid;
-  bool documents;
-};
-
-// masked[b, h, q, k], from the rule as MaskAttributes says it.
-Dense masked_softmax_of(std::span<const Dense> in, const MaskCase& mask) {
-  const Dense& scores = in[0];
-  const auto visible = [&](const Dims& i) {
-    const int64_t position = mask.mask.query_offset + i[2];
-    if (mask.mask.causal && i[3] > position) return false;
-    if (mask.key_valid && in[1].at({i[0], i[3]}) == 0) return false;
-    const Dense& documents = in[in.size() - 1];
-    return !mask.documents || documents.at({i[0], i[3]}) == documents.at({i[0], position});
-  };
-  return generate(scores.shape, [&](const Dims& i) {
-    if (!visible(i)) return 0.0;
-    double sum = 0;
-    Dims other = i;
-    for (other[3] = 0; other[3] < scores.shape[3]; ++other[3]) {
-      const double ahead = scores.at(other) - scores.at(i);
-      if (visible(other)) sum += std::exp(mask.mask.scale * ahead);
-    }
-    return 1 / sum;
-  });
-}
-
-void add_masked_softmax(std::vector<OpSample>& samples) {
-  const MaskCase kCases[] = {
-      {"causal", {true, 0, 1}, false, false},
-      {"causal with a scale and an offset", {true, 2, 0.35}, false, false},
-      {"padding, some rows see no key", {true, 0, 0.5}, true, false},
-      {"documents", {true, 0, 1}, false, true},
-      {"not causal, padding and documents", {false, 1, 1}, true, true},
-  };
-  for (const MaskCase& c : kCases) {
-    const int64_t keys = 7;
-    const int64_t queries = keys - c.mask.query_offset;
-    std::vector<Input> inputs{real({2, 3, queries, keys})};
-    if (c.key_valid) inputs.push_back(booleans({2, keys}));
-    if (c.documents) inputs.push_back(ids({2, keys}, 3, DType::i32));
-    samples.push_back({.op = "masked_softmax",
-                       .what = c.what,
-                       .inputs = inputs,
-                       .run = [c](std::span<const Tensor> in) -> Tensors {
-                         return {masked_softmax(in[0], c.key_valid ? in[1] : Tensor(),
-                                                c.documents ? in[in.size() - 1] : Tensor(),
-                                                c.mask)};
-                       },
-                       .oracle = [c](std::span<const Dense> in) -> std::vector<Dense> {
-                         return {masked_softmax_of(in, c)};
-                       }});
-  }
-}
-
 // Loss and log-sum-exp of every row; labels of -1 are ignored.
 std::vector<Dense> cross_entropy_of(std::span<const Dense> in) {
   const int64_t rows = in[0].shape[0];
@@ -284,7 +227,6 @@ void add_dropout(std::vector<OpSample>& samples) {
 
 void add_network_samples(std::vector<OpSample>& samples) {
   add_softmax(samples);
-  add_masked_softmax(samples);
   add_cross_entropy(samples);
   add_layer_norm(samples);
   add_dropout(samples);

@@ -63,6 +63,7 @@ TEST(Config, RefusesEachImpossibleValueNamingItsKey) {
                                                             {"clip_norm", "nan"},
                                                             {"dropout", "1"},
                                                             {"init_std", "0"},
+                                                            {"attention", "fast"},
                                                             {"eval_every", "-1"},
                                                             {"documents", "page"},
                                                             {"num_key_value_heads", "1"}};

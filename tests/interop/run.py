@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""Compares Faultline with PyTorch, transformers, PEFT and tokenizers themselves.
+
+`./x interop` makes a virtual environment with their current releases and runs this in it. Everything
+is made here at random; nothing is loaded from a hub. Exit 0 only if every row agrees.
+"""
+import argparse
+import json
+import logging
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import peft
+import safetensors.torch
+import tokenizers
+import torch
+import transformers
+
+import models
+import texts
+
+# Both sides compute in f32 and add in other orders: a logit is a sum over some hundred products in
+# each of a few layers, so they part by some 1e-6 of the largest. A part left out changes 1e-2.
+BOUND = 3e-5
+
+
+class Table:
+    """What was compared, how far apart it was, and whether that is near enough."""
+
+    def __init__(self):
+        self.failed = 0
+        print(f"{'compared':58} {'difference':>12} {'bound':>9}")
+
+    def row(self, what, difference, bound):
+        good = difference <= bound  # false for NaN
+        self.failed += not good
+        print(f"{what:58} {difference:12.2g} {bound:9.2g}{'' if good else '  FAILED'}", flush=True)
+
+    def equal(self, what, ours, theirs):
+        where = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), None)
+        if where is None and len(ours) != len(theirs):
+            where = min(len(ours), len(theirs))
+        self.failed += where is not None
+        verdict = f"{len(theirs)} equal" if where is None else f"FAILED: parts at {where}"
+        print(f"{what:58} {verdict:>22}", flush=True)
+
+    def none(self, what, found):
+        self.failed += bool(found)
+        print(f"{what:58} {('FAILED: ' + found[0]) if found else 'none':>22}", flush=True)
+
+
+class Faultline:
+    def __init__(self, binary):
+        self.binary = binary
+
+    def run(self, *arguments):
+        done = subprocess.run([self.binary, *map(str, arguments)], capture_output=True, text=True,
+                              timeout=600)
+        if done.returncode:
+            sys.exit(f"interop: faultline {' '.join(map(str, arguments))}: {done.stderr.strip()}")
+        return done.stdout
+
+    def logits(self, folder, ids, *arguments):
+        with tempfile.TemporaryDirectory() as scratch:
+            given, made = f"{scratch}/ids.safetensors", f"{scratch}/logits.safetensors"
+            safetensors.torch.save_file({"ids": ids.to(torch.int32)}, given)
+            self.run("logits", folder, "--ids", given, "--out", made, *arguments)
+            out = safetensors.torch.load_file(made)
+        return out["logits"], out["loss"].item()
+
+
+def distance(ours, theirs):
+    """The largest difference, relative to the largest value; NaN where either has one."""
+    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+
+
+def byte_tokenizer():
+    """Token b is the byte b, as GPT-2 spells bytes."""
+    spelling = {}
+    extra = 256
+    for byte in range(256):
+        shown = 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255
+        spelling[chr(byte if shown else extra)] = byte
+        extra += not shown
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=spelling, merges=[]))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    return made
+
+
+def save(made, folder):
+    made.save_pretrained(folder)
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+
+
+def reference(made, ids):
+    with torch.no_grad():
+        out = made.float()(input_ids=ids, labels=ids)
+    return out.logits, out.loss.item()
+
+
+def compare_logits(table, faultline, scratch):
+    ids = torch.randint(0, 256, (3, 40), generator=torch.Generator().manual_seed(7))
+    for number, model in enumerate(models.models()):
+        made = models.build(model, seed=number)
+        folder = scratch / f"model{number}"
+        save(made, folder)
+        theirs, their_loss = reference(made, ids)
+        ours, our_loss = faultline.logits(folder, ids)
+        table.row(f"{model.name}: logits", distance(ours, theirs), BOUND)
+        table.row(f"{model.name}: loss", abs(our_loss - their_loss), BOUND * their_loss)
+        prompt = "In the beginning God created"
+        answer = json.loads(faultline.run("generate", folder, "--prompt", prompt, "--tokens", 64,
+                                          "--temperature", 0, "--json", "-"))
+        given = torch.tensor([list(prompt.encode())])
+        with torch.no_grad():
+            made_ids = made.generate(given, attention_mask=torch.ones_like(given),
+                                     max_new_tokens=64, do_sample=False, use_cache=True,
+                                     pad_token_id=0)
+        table.equal(f"{model.name}: greedy tokens with cache", answer["tokens"],
+                    made_ids[0, given.shape[1]:].tolist())
+
+
+def compare_sharded(table, faultline, scratch):
+    made = models.build(models.Model("llama", models.llama()), seed=50)
+    save_folder = scratch / "sharded"
+    made.save_pretrained(save_folder, max_shard_size="60KB")
+    byte_tokenizer().save(str(save_folder / "tokenizer.json"))
+    shards = len(list(save_folder.glob("model-*.safetensors")))
+    ids = torch.arange(40).reshape(1, 40)
+    table.row(f"llama in {shards} shards: logits",
+              distance(faultline.logits(save_folder, ids)[0], reference(made, ids)[0]), BOUND)
+
+
+def compare_tokens(table, faultline, scratch):
+    for rule, made in texts.trained_tokenizers():
+        folder = scratch / f"tokenizer-{rule}"
+        folder.mkdir()
+        made.save(str(folder / "tokenizer.json"))
+        for name, text in texts.hard_texts():
+            file = scratch / "text"
+            file.write_bytes(text.encode())
+            ours = json.loads(faultline.run("tokenize", folder, file, "--json", "-"))["tokens"]
+            table.equal(f"{rule}: ids of {name}", ours, made.encode(text).ids)
+        file.write_bytes(texts.INVALID)
+        ours = json.loads(faultline.run("tokenize", folder, file, "--json", "-"))
+        table.equal(f"{rule}: bytes back from invalid UTF-8", bytes.fromhex(ours["bytes"]),
+                    texts.INVALID)
+
+
+def adapters(config_kind):
+    attention = ["c_attn"] if config_kind == "gpt2" else ["q_proj", "v_proj"]
+    yield "two targets", dict(target_modules=attention, r=4, lora_alpha=8)
+    yield "all linear layers", dict(target_modules="all-linear", r=8, lora_alpha=16)
+    yield "rsLoRA, patterns", dict(target_modules="all-linear", r=4, lora_alpha=16, use_rslora=True,
+                                   rank_pattern={attention[0]: 2}, alpha_pattern={attention[0]: 3})
+
+
+def compare_adapters(table, faultline, scratch):
+    ids = torch.randint(0, 256, (2, 40), generator=torch.Generator().manual_seed(8))
+    for kind, config in (("gpt2", models.gpt2()), ("llama", models.llama())):
+        base = scratch / f"base-{kind}"
+        save(models.build(models.Model(kind, config), seed=90), base)
+        for name, values in adapters(kind):
+            theirs = peft.get_peft_model(
+                transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
+                peft.LoraConfig(task_type="CAUSAL_LM", **values))
+            torch.manual_seed(91)
+            for parameter_name, parameter in theirs.named_parameters():
+                if "lora_" in parameter_name:
+                    parameter.data.normal_(0, 0.1)
+            folder = scratch / f"adapter-{kind}-{name.replace(' ', '-')}"
+            theirs.eval().save_pretrained(folder)
+            expected = reference(theirs, ids)[0]
+            table.row(f"{kind}, PEFT adapter here, {name}: logits",
+                      distance(faultline.logits(base, ids, "--adapter", folder)[0], expected), BOUND)
+            merged = scratch / f"merged-{kind}-{name.replace(' ', '-')}"
+            faultline.run("merge", base, "--adapter", folder, "--out", merged)
+            opened = transformers.AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32)
+            table.row(f"{kind}, merged here, in transformers, {name}: logits",
+                      distance(reference(opened.eval(), ids)[0], expected), BOUND)
+
+
+def compare_training(table, faultline, scratch):
+    """An adapter trained here, opened by PEFT."""
+    ids = torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(9))
+    text = scratch / "corpus"
+    text.write_text("And God said, Let there be light: and there was light.\n" * 400)
+    for kind in ("gpt2", "llama"):
+        base, run = scratch / f"base-{kind}", scratch / f"run-{kind}"
+        faultline.run("train", base, "--lora", "r=4,alpha=8", "--steps", 3, "--lr", "0.01",
+                      "--data", text, "--out", run)
+        theirs = peft.PeftModel.from_pretrained(
+            transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
+            str(run / "adapter"))
+        expected = reference(theirs.eval(), ids)[0]
+        plain = reference(
+            transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), ids)[0]
+        table.row(f"{kind}, adapter trained here, in PEFT: logits",
+                  distance(faultline.logits(base, ids, "--adapter", run / "adapter")[0], expected),
+                  BOUND)
+        if distance(expected, plain) < 10 * BOUND:
+            sys.exit(f"interop: the {kind} adapter changed nothing, so the row above shows nothing")
+
+
+def compare_attention(table, faultline, scratch):
+    """PyTorch's own attention, judged by its answers to the probes."""
+    for dtype in ("f32", "f16", "bf16"):
+        given, made = scratch / "probes.safetensors", scratch / "answers.safetensors"
+        faultline.run("check-attention", "--emit", given, "--dtype", dtype)
+        probes = safetensors.torch.load_file(given)
+        names = [key[:-2] for key in probes if key.endswith(".q") and key != "softcap.q"]
+        safetensors.torch.save_file({
+            name: torch.nn.functional.scaled_dot_product_attention(
+                probes[name + ".q"], probes[name + ".k"], probes[name + ".v"],
+                probes[name + ".mask"], enable_gqa=True) for name in names}, made)
+        done = subprocess.run([faultline.binary, "check-attention", "--judge", made, "--json", "-"],
+                              capture_output=True, text=True, timeout=60)
+        verdict = json.loads(done.stdout)
+        wrong = [row["probe"] for row in verdict["probes"] if row["answered"] and not row["right"]]
+        # A weight of 0 does not keep NaN out: pytorch issue 101967.
+        table.equal(f"PyTorch's attention, {dtype}: wrong answers", wrong, ["nan-in-padding"])
+        table.equal(f"PyTorch's attention, {dtype}: named",
+                    [mistake["cause"] for mistake in verdict["mistakes"]], ["attn.nan-in-masked-v"])
+
+
+class Complaints(logging.Handler):
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.said = []
+
+    def emit(self, record):
+        self.said.append(record.getMessage().splitlines()[0])
+
+
+def compare_written(table, faultline, scratch):
+    """Folders written here, opened by transformers, which must not complain."""
+    ids = torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(10))
+    for preset in ("tiny", "llama-tiny"):
+        run, folder = scratch / f"run-{preset}", scratch / f"hf-{preset}"
+        faultline.run("train", preset, "--steps", 3, "--out", run)
+        faultline.run("convert", run, folder, "--to", "hf")
+        complaints = Complaints()
+        logging.getLogger("transformers").addHandler(complaints)
+        opened, info = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True)
+        logging.getLogger("transformers").removeHandler(complaints)
+        table.none(f"{preset} written here: what transformers says", complaints.said +
+                   [f"{key}: {value}" for key, value in info.items() if value])
+        expected = reference(opened.eval(), ids)[0]
+        table.row(f"{preset} written here: logits", distance(faultline.logits(run, ids)[0], expected),
+                  BOUND)
+        back = scratch / f"back-{preset}"
+        faultline.run("convert", folder, back, "--to", "run")
+        table.row(f"{preset} there and back: logits",
+                  distance(faultline.logits(back, ids)[0], faultline.logits(run, ids)[0]), 0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", required=True)
+    binary = parser.parse_args().binary
+    transformers.logging.set_verbosity_warning()
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, "
+          f"peft {peft.__version__}, tokenizers {tokenizers.__version__}")
+    table, faultline = Table(), Faultline(binary)
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        for compare in (compare_logits, compare_sharded, compare_tokens, compare_adapters,
+                        compare_training, compare_written, compare_attention):
+            compare(table, faultline, scratch)
+    if table.failed:
+        sys.exit(f"interop: {table.failed} rows failed")
+    print("interop: every row agrees")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+#include "train/model_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "io/checkpoint.h"
+#include "tests/io/hf_folder.h"
+#include "tests/support/compare.h"
+#include "tests/train/text.h"
+#include "train/model_origin.h"
+
+namespace faultline::train {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+// A run of two steps of a small model.
+void make_run(const std::string& directory) {
+  ConfigBuilder config = ConfigBuilder::preset("tiny");
+  config.assign("hidden_size=16", "--set");
+  config.assign("seq_len=16", "--set");
+  Trainer trainer(config.build(), words());
+  create_run(directory, make_record("tiny", config, {}), trainer, {});
+  run(trainer, directory, {.steps = 2});
+}
+
+void expect_same(nn::LanguageModel& found, nn::LanguageModel& expected) {
+  const State state = found.state();
+  EXPECT_EQ(state.tensors.size(), expected.state().tensors.size());
+  for (const auto& [name, tensor] : expected.state().tensors) {
+    EXPECT_TRUE(test::same_bits(state.tensor(name), tensor)) << name;
+  }
+}
+
+TEST(ModelDirectory, ARunThatBecomesAFolderAndARunAgainKeepsEveryBit) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "run");
+  const ModelDirectory first = open_model(scratch / "run");
+  write_hf_folder(scratch / "folder", first, {});
+  const ModelDirectory second = open_model(scratch / "folder");
+  write_run(scratch / "again", second, scratch / "folder");
+  const ModelDirectory third = open_model(scratch / "again");
+  expect_same(*second.model, *first.model);
+  expect_same(*third.model, *first.model);
+  EXPECT_TRUE(second.bytes);
+  EXPECT_TRUE(third.bytes);
+  EXPECT_EQ(second.config.tokens.ends, std::vector<int64_t>{0});
+  EXPECT_EQ(third.config.tokens.ends, std::vector<int64_t>{0});
+
+  write_hf_folder(scratch / "folder2", third, {});
+  for (const auto& entry : fs::directory_iterator(scratch / "folder")) {
+    const std::string name = entry.path().filename().string();
+    EXPECT_EQ(content_of(scratch / ("folder2/" + name)), content_of(entry.path().string())) << name;
+  }
+}
+
+TEST(ModelDirectory, AFolderOfTransformersBecomesARunAndAFolderAgain) {
+  for (const char* golden : {"hf_gpt2", "hf_llama"}) {
+    SCOPED_TRACE(golden);
+    const HfFolder folder(golden);
+    const ScratchDirectory scratch;
+    const ModelDirectory first = open_model(folder.path());
+    EXPECT_FALSE(first.bytes);  // it has no tokenizer
+    write_run(scratch / "run", first, folder.path());
+    const ModelDirectory second = open_model(scratch / "run");
+    expect_same(*second.model, *first.model);
+    EXPECT_FALSE(second.bytes);
+    write_hf_folder(scratch / "folder", second, {});
+    expect_same(*open_model(scratch / "folder").model, *first.model);
+    EXPECT_FALSE(fs::exists(scratch / "folder/tokenizer.json"));
+    EXPECT_EQ(hf_config_json(open_model(scratch / "folder").config), hf_config_json(first.config));
+  }
+}
+
+TEST(ModelDirectory, WhatCannotBeWrittenLeavesNothing) {
+  const ScratchDirectory scratch;
+  const HfFolder folder("hf_gpt2");
+  const ModelDirectory source = open_model(folder.path());
+  scratch.write("taken/file", "x");
+  const std::string text =
+      error_of<InvalidArgument>([&] { write_hf_folder(scratch / "taken", source, {}); });
+  EXPECT_THAT(text, HasSubstr("is no empty directory"));
+  {
+    const FullDisk full(4096);
+    EXPECT_THROW(write_hf_folder(scratch / "folder", source, {}), IoError);
+    EXPECT_THROW(write_run(scratch / "run", source, "x"), IoError);
+  }
+  EXPECT_EQ(scratch.names(), (std::vector<std::string>{"taken", "taken/file"}));
+}
+
+TEST(ModelDirectory, ADirectoryThatIsNeitherIsRefused) {
+  const ScratchDirectory scratch;
+  EXPECT_THROW(open_model(scratch.path()), InvalidArgument);
+  EXPECT_THROW(open_model(scratch / "nothing"), InvalidArgument);
+  scratch.write("config.json", "{\"n_layer\": ");
+  EXPECT_THAT(error_of<InvalidArgument>([&] { open_model(scratch.path()); }),
+              HasSubstr("not JSON"));
+}
+
+TEST(ModelDirectory, ARunMadeOfWeightsCannotBeResumed) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "run");
+  write_hf_folder(scratch / "folder", open_model(scratch / "run"), {});
+  write_run(scratch / "weights", open_model(scratch / "folder"), "folder");
+  Trainer trainer(read_record(scratch / "weights").config.build(), words());
+  EXPECT_THAT(error_of<InvalidArgument>([&] { load_latest(scratch / "weights", trainer); }),
+              HasSubstr("no optimizer"));
+}
+
+TEST(ModelOrigin, TrainingBeginsFromTheWeightsOfTheFolder) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "run");
+  write_hf_folder(scratch / "folder", open_model(scratch / "run"), {});
+  const ConfigBuilder keys = keys_of(read_hf_folder_config(scratch / "folder"), scratch / "folder");
+  ModelOrigin origin = begin_from(scratch / "folder", keys);
+  EXPECT_TRUE(origin.files.contains("tokenizer.json"));
+  Trainer trainer(keys.build(), words(), std::move(origin.model));
+  expect_same(trainer.model(), *open_model(scratch / "run").model);
+}
+
+TEST(ModelOrigin, AResumedRunHasTheNumbersOfOneThatNeverStopped) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "run");
+  write_hf_folder(scratch / "folder", open_model(scratch / "run"), {});
+  ConfigBuilder keys = keys_of(read_hf_folder_config(scratch / "folder"), "folder");
+  keys.assign("dropout=0.2", "--set");
+  const auto begin = [&](const std::string& directory, int64_t steps) {
+    ModelOrigin origin = begin_from(scratch / "folder", keys);
+    Trainer trainer(keys.build(), words(), std::move(origin.model));
+    RunRecord record = make_record("folder", keys, {});
+    record.architecture = origin.architecture;
+    create_run(directory, record, trainer, origin.files);
+    run(trainer, directory, {.steps = steps});
+    return numbers_of(trainer, 2);
+  };
+  const std::vector<double> straight = begin(scratch / "straight", 4);
+  begin(scratch / "stopped", 2);
+  const RunRecord record = read_record(scratch / "stopped");
+  ModelOrigin origin = origin_of(record, scratch / "stopped", 1);
+  Trainer trainer(record.config.build(), words(), std::move(origin.model));
+  load_latest(scratch / "stopped", trainer);
+  run(trainer, scratch / "stopped", {.steps = 4});
+  EXPECT_EQ(numbers_of(trainer, 2), straight);
+}
+
+TEST(ModelOrigin, SizesThatTheWeightsDoNotHaveAreRefused) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "run");
+  write_hf_folder(scratch / "folder", open_model(scratch / "run"), {});
+  const auto refusal = [&](const char* setting) {
+    ConfigBuilder keys = keys_of(read_hf_folder_config(scratch / "folder"), "folder");
+    keys.assign(setting, "--set");
+    return error_of<InvalidArgument>([&] { begin_from(scratch / "folder", keys); });
+  };
+  EXPECT_THAT(refusal("num_layers=3"), HasSubstr("num_layers is 2 in the folder"));
+  EXPECT_THAT(refusal("vocab_size=512"), HasSubstr("vocab_size is 256 in the folder"));
+  EXPECT_THAT(refusal("seq_len=17"), HasSubstr("seq_len 17 is beyond the 16 positions"));
+}
+
+TEST(ModelOrigin, AFolderWithoutATokenizerIsRefused) {
+  const HfFolder folder("hf_gpt2");
+  const ConfigBuilder keys = keys_of(read_hf_folder_config(folder.path()), "folder");
+  EXPECT_THAT(error_of<InvalidArgument>([&] { begin_from(folder.path(), keys); }),
+              HasSubstr("no tokenizer"));
+}
+
+}  // namespace
+}  // namespace faultline::train

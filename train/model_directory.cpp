@@ -1,0 +1,144 @@
+#include "train/model_directory.h"
+
+#include <filesystem>
+
+#include "io/atomic_file.h"
+#include "io/byte_tokenizer_file.h"
+#include "io/checkpoint.h"
+#include "io/mapped_file.h"
+#include "train/lora.h"
+#include "train/model_origin.h"
+
+namespace faultline::train {
+namespace {
+
+constexpr const char* kTokenizer = "tokenizer.json";
+constexpr const char* kGeneration = "generation_config.json";
+constexpr const char* kTokenizerFiles[] = {kTokenizer, "tokenizer_config.json",
+                                           "special_tokens_map.json"};
+
+std::map<std::string, std::string> read_tokenizer_files(const std::string& directory) {
+  std::map<std::string, std::string> files;
+  for (const char* name : kTokenizerFiles) {
+    const std::string path = fmt::format("{}/{}", directory, name);
+    if (!std::filesystem::exists(path)) continue;
+    const MappedFile file = map_file(path);
+    Json::parse(file.text(), path);  // nothing that is not JSON is passed on
+    files.emplace(name, file.text());
+  }
+  return files;
+}
+
+// A run of ours, whose ids are bytes and whose documents end with byte 0.
+SpecialTokens byte_tokens() { return {.begin = {}, .ends = {0}, .padding = {}}; }
+
+ModelDirectory open_run(const std::string& directory, uint64_t seed) {
+  ModelDirectory result;
+  result.record = read_record(directory);
+  const Json& architecture = result.record->architecture;
+  if (architecture.is(Json::Kind::null)) {
+    const Config config = result.record->config.build();
+    check_memory_to_generate(config);
+    result.config = {config.model(), byte_tokens(), DType::f32};
+    result.bytes = true;
+  } else {
+    result.config = read_hf_config(architecture, directory + "/config.json: architecture");
+    check_hf_memory(result.config, directory + "/config.json");
+  }
+  result.model = make_hf_model(result.config, seed);
+  const Config config = result.record->config.build();
+  load_run(*result.model, config, directory);
+  if (!config.lora.empty()) merge_into_weights(result);
+  return result;
+}
+
+ModelDirectory open_folder(const std::string& directory, uint64_t seed) {
+  HfModel loaded = load_hf_model(directory, seed);
+  ModelDirectory result;
+  result.config = std::move(loaded.config);
+  result.model = std::move(loaded.model);
+  return result;
+}
+
+void check_target(const std::string& target) {
+  std::error_code none;
+  if (!std::filesystem::exists(target, none)) return;
+  require(std::filesystem::is_directory(target, none) && std::filesystem::is_empty(target, none),
+          "convert: '{}' is there and is no empty directory; name one that is not there yet",
+          target);
+}
+
+}  // namespace
+
+void merge_into_weights(ModelDirectory& directory) {
+  directory.merge = nn::merge_adapters(*directory.model, nn::Originals::drop);
+  std::unique_ptr<nn::LanguageModel> plain = make_hf_model(directory.config, 1);
+  plain->load(nn::base_state(*directory.model));
+  directory.model = std::move(plain);
+}
+
+std::map<std::string, std::string> kept_files(const ModelDirectory& folder) {
+  std::map<std::string, std::string> files = folder.tokenizer_files;
+  files[kGeneration] = generation_config_json(folder.generation).to_indented_text();
+  return files;
+}
+
+std::map<std::string, std::string> kept_files(const std::string& directory) {
+  std::map<std::string, std::string> files = read_tokenizer_files(directory);
+  files[kGeneration] =
+      generation_config_json(read_generation_config(directory, 0)).to_indented_text();
+  return files;
+}
+
+ModelDirectory open_model(const std::string& directory, uint64_t seed) {
+  const bool folder = is_hf_folder(directory);
+  ModelDirectory result = folder ? open_folder(directory, seed) : open_run(directory, seed);
+  result.generation = read_generation_config(directory, result.config.vocab_size());
+  result.tokenizer_files = read_tokenizer_files(directory);
+  if (result.tokenizer_files.contains(kTokenizer)) {
+    result.bytes = is_byte_tokenizer(directory + "/" + kTokenizer);
+  }
+  return result;
+}
+
+void write_hf_folder(const std::string& target, const ModelDirectory& source,
+                     const HfSaveOptions& options) {
+  check_target(target);
+  AtomicDirectory made(target);
+  const std::string& place = made.temporary_path();
+  GenerationConfig generation = source.generation;
+  if (generation.tokens == SpecialTokens{}) {
+    generation.tokens = source.config.tokens;
+    // So that transformers does not have to choose one; no weight depends on it.
+    if (source.bytes) generation.tokens.padding = 0;
+  }
+  std::map<std::string, std::string> files = source.tokenizer_files;
+  if (files.empty() && source.bytes) {
+    files[kTokenizer] = byte_tokenizer_json();
+    files["tokenizer_config.json"] =
+        byte_tokenizer_config_json(source.model->model_shape().seq_len);
+  }
+  for (const auto& [name, content] : files) write_file_atomically(place + "/" + name, content);
+  save_hf_model(place, source.config, generation, source.model->state(), options);
+  made.commit_new();
+}
+
+void write_run(const std::string& target, const ModelDirectory& source, const std::string& name) {
+  check_target(target);
+  AtomicDirectory made(target);
+  const std::string& place = made.temporary_path();
+  RunRecord record = make_record(name, keys_of(source.config, name), {});
+  HfConfig config = source.config;
+  config.dtype = DType::f32;
+  record.architecture = hf_config_json(config);
+  write_record(place, record);
+  for (const auto& [file, content] : kept_files(source)) {
+    write_file_atomically(place + "/" + file, content);
+  }
+  State state;
+  state.add("model", source.model->state());
+  save_checkpoint(place, 0, state);
+  made.commit_new();
+}
+
+}  // namespace faultline::train

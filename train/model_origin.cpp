@@ -1,0 +1,102 @@
+#include "train/model_origin.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "io/hf_model.h"
+#include "io/mapped_file.h"
+#include "train/model_directory.h"
+
+namespace faultline::train {
+namespace {
+
+constexpr int64_t kMostPositions = 1024;
+
+int64_t positions(const HfConfig& folder) {
+  return std::visit([](const auto& model) { return model.seq_len; }, folder.model);
+}
+
+int64_t key_heads(const nn::Gpt2Config& model) { return model.num_heads; }
+int64_t key_heads(const nn::LlamaConfig& model) { return model.num_key_value_heads; }
+
+// The sizes that weights have, and a run cannot choose.
+std::vector<std::pair<const char*, int64_t>> sizes(const HfConfig& folder) {
+  return std::visit(
+      [](const auto& model) {
+        return std::vector<std::pair<const char*, int64_t>>{
+            {"num_layers", model.num_layers},
+            {"num_heads", model.num_heads},
+            {"num_key_value_heads", key_heads(model)},
+            {"hidden_size", model.hidden_size},
+            {"vocab_size", model.vocab_size}};
+      },
+      folder.model);
+}
+
+void check_sizes(const std::string& folder, const HfConfig& config, const ConfigBuilder& keys) {
+  for (const auto& [key, size] : sizes(config)) {
+    require(keys.value(key) == std::to_string(size),
+            "train: {} is {} in the folder {}, it cannot be {}", key, size, folder,
+            keys.value(key));
+  }
+  const int64_t length = keys.build().seq_len;
+  require(length <= positions(config), "train: seq_len {} is beyond the {} positions of {}", length,
+          positions(config), folder);
+}
+
+// The model with the run's dropout in place of the folder's.
+std::unique_ptr<nn::LanguageModel> with_dropout(ModelDirectory& folder, double dropout,
+                                                uint64_t seed) {
+  const double own =
+      std::visit([](const auto& model) { return model.dropout; }, folder.config.model);
+  if (dropout == own) return std::move(folder.model);
+  std::visit([&](auto& model) { model.dropout = dropout; }, folder.config.model);
+  std::unique_ptr<nn::LanguageModel> model = make_hf_model(folder.config, seed);
+  model->load(folder.model->state());
+  return model;
+}
+
+}  // namespace
+
+ConfigBuilder keys_of(const HfConfig& folder, const std::string& source) {
+  ConfigBuilder keys = ConfigBuilder::defaults();
+  for (const auto& [key, size] : sizes(folder)) keys.set(key, std::to_string(size), source);
+  keys.set("seq_len", std::to_string(std::min(positions(folder), kMostPositions)), source);
+  std::visit(
+      [&](const auto& model) {
+        keys.set_json("dropout", model.dropout, source);
+        keys.set_json("init_std", model.init_std, source);
+      },
+      folder.model);
+  return keys;
+}
+
+ModelOrigin begin_from(const std::string& folder, const ConfigBuilder& keys) {
+  const Config config = keys.build();
+  check_sizes(folder, read_hf_folder_config(folder), keys);
+  ModelDirectory opened = open_model(folder, config.seed);
+  require(opened.bytes,
+          "train: '{}' has no tokenizer that is known here (tokenizer.json of the 256 bytes)",
+          folder);
+  ModelOrigin origin;
+  origin.model = with_dropout(opened, config.dropout, config.seed);
+  opened.config.dtype = DType::f32;
+  origin.architecture = hf_config_json(opened.config);
+  origin.files = kept_files(opened);
+  return origin;
+}
+
+ModelOrigin origin_of(const RunRecord& record, const std::string& directory, uint64_t seed) {
+  ModelOrigin origin;
+  if (record.architecture.is(Json::Kind::null)) return origin;
+  HfConfig config = read_hf_config(record.architecture, directory + "/config.json: architecture");
+  // The last to say what the dropout is are the run's keys.
+  std::visit([&](auto& model) { model.dropout = record.config.build().dropout; }, config.model);
+  check_hf_memory(config, directory + "/config.json");
+  origin.model = make_hf_model(config, seed);
+  origin.architecture = record.architecture;
+  origin.files = kept_files(directory);
+  return origin;
+}
+
+}  // namespace faultline::train
