@@ -203,6 +203,9 @@ class TrainCommand {
 
   train::ModelOrigin model_origin(const train::Config& config) const {
     if (earlier_) return train::origin_of(*earlier_, options_.resume, config.seed);
+    if (is_run(options_.model)) {
+      return train::origin_of(train::read_record(options_.model), options_.model, config.seed);
+    }
     return is_hf_folder(options_.model) ? train::begin_from(options_.model, *config_)
                                         : train::ModelOrigin{};
   }

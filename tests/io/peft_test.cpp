@@ -15,6 +15,7 @@
 #include "io/mapped_file.h"
 #include "io/safetensors.h"
 #include "nn/gpt2.h"
+#include "nn/llama.h"
 #include "tests/io/scratch_directory.h"
 #include "tests/support/compare.h"
 
@@ -138,6 +139,35 @@ TEST(Peft, NamesLayersAsHuggingFaceDoes) {
   EXPECT_EQ(peft_layer_name("layers.3.mlp.down_proj"), "model.layers.3.mlp.down_proj");
   EXPECT_EQ(peft_layer_name("lm_head"), "lm_head");
   EXPECT_EQ(peft_layer_name("encoder.first"), "encoder.first");
+}
+
+TEST(Peft, LlamaGoesByTheNamesThatItHasThere) {
+  const nn::LlamaConfig small{.vocab_size = 32,
+                              .seq_len = 8,
+                              .num_layers = 1,
+                              .num_heads = 4,
+                              .num_key_value_heads = 2,
+                              .hidden_size = 16,
+                              .intermediate_size = 24};
+  nn::Llama model(small, 1);
+  const nn::LoraConfig config{.rank = 2, .alpha = 4};
+  nn::add_lora(model, "own", config, model.dropout_key(), 1, peft_layer_name);
+  const ScratchDirectory scratch;
+  save_peft(model, "own", config, "", scratch / "adapter");
+  const auto tensors = read_safetensors(scratch / "adapter/adapter_model.safetensors").tensors;
+  // q, k, v, o, gate, up and down; the head of an untied model has none.
+  EXPECT_EQ(tensors.size(), 14u);
+  const std::string layer = "base_model.model.model.layers.0.";
+  EXPECT_EQ(tensors.at(layer + "self_attn.k_proj.lora_B.weight").shape(), (Shape{8, 2}));
+  EXPECT_EQ(tensors.at(layer + "mlp.down_proj.lora_A.weight").shape(), (Shape{2, 24}));
+  const Json written = Json::parse(content_of(scratch / "adapter/adapter_config.json"), "json");
+  EXPECT_FALSE(written.at("fan_in_fan_out").boolean());
+  nn::Llama again(small, 1);
+  load_peft(again, "own", scratch / "adapter", again.dropout_key());
+  const State expected = model.state();
+  for (const auto& [name, tensor] : again.state().tensors) {
+    EXPECT_TRUE(test::same_bits(tensor, expected.tensor(name))) << name;
+  }
 }
 
 // A copy of a golden adapter that can be spoiled.
