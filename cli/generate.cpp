@@ -4,25 +4,25 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/terminal.h"
+#include "cli/text_model.h"
 #include "cli/whole_number.h"
 #include "core/context.h"
-#include "data/tokenizer.h"
 #include "data/utf8.h"
 #include "data/utf8_stream.h"
-#include "io/checkpoint.h"
 #include "train/generation.h"
-#include "train/run.h"
 
 namespace faultline::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "Continues a text with the latest checkpoint of a run. Stops after --tokens tokens or where the "
-    "model ends the document. The same seed gives the same text.\n"
+    "Continues a text with the latest checkpoint of a run, or with a Hugging Face folder, whose "
+    "generation_config.json gives the defaults of the sampling flags. Stops after --tokens tokens "
+    "or where the model ends the document. The same seed gives the same text.\n"
     "Example: faultline generate run --prompt \"In the beginning \" --tokens 200 --seed 1\n"
     "Example: cat text | faultline generate run --prompt - --temperature 0.8 --top-p 0.95";
 
@@ -36,16 +36,22 @@ struct GenerateOptions {
   int64_t sinks = 4;
   int64_t tokens = 256;
   int64_t threads = 0;
-  train::SamplingOptions sampling;
+  uint64_t seed = 1;
+  std::optional<double> temperature;
+  std::optional<int64_t> top_k;
+  std::optional<double> top_p;
 };
 
-std::unique_ptr<nn::Gpt2> load_model(const std::string& run, const train::Config& config) {
-  const auto path = latest_checkpoint(run);
-  require(path.has_value(), "generate: '{}' has no checkpoint; train it first", run);
-  auto model = std::make_unique<nn::Gpt2>(config.model(), config.seed);
-  model->load(load_checkpoint(*path).state.part("model"));
-  model->set_training(false);
-  return model;
+// What the user set, else what generation_config.json says, else our own defaults.
+train::SamplingOptions sampling_of(const GenerateOptions& options, const GenerationConfig& config) {
+  train::SamplingOptions sampling{.seed = options.seed};
+  const bool likeliest = config.do_sample.has_value() && !*config.do_sample;
+  sampling.temperature =
+      options.temperature.value_or(likeliest ? 0 : config.temperature.value_or(1));
+  sampling.top_k = options.top_k.value_or(config.top_k.value_or(0));
+  sampling.top_p = options.top_p.value_or(config.top_p.value_or(1));
+  sampling.check();
+  return sampling;
 }
 
 // The text to continue: `given`, or standard input where that is "-".
@@ -98,12 +104,13 @@ Json ranges_of(const std::vector<nn::TokenRange>& ranges) {
   return list;
 }
 
-Json answer_of(const std::string& prompt, const train::Generation& made, nn::ContextPolicy policy) {
+Json answer_of(const std::string& prompt, const TextModel& model, const train::Generation& made,
+               nn::ContextPolicy policy) {
   const train::Continuation& row = made.rows[0];
   const nn::ContextFit& context = row.context;
   return Json::object()
       .set("prompt", prompt)
-      .set("text", repair_utf8(ByteTokenizer().decode(row.tokens)).text)
+      .set("text", repair_utf8(model.text_of(row.tokens)).text)
       .set("tokens", Json::array_of(row.tokens))
       .set("context", Json::object()
                           .set("requested", context.requested)
@@ -116,39 +123,41 @@ Json answer_of(const std::string& prompt, const train::Generation& made, nn::Con
       .set("tokens_per_s", made.tokens_per_second());
 }
 
+// Generates and shows each token as it comes, unless the answer goes to standard output.
+int run(const GenerateOptions& options, const std::string& prompt, TextModel& model) {
+  nn::LanguageModel& network = *model.source.model;
+  train::GenerationOptions how{.policy = nn::context_policy_from_name(options.context_policy),
+                               .sinks = options.sinks,
+                               .storage = storage_of(options),
+                               .end_ids = model.end_ids,
+                               .usable_ids = model.tokenizer->vocab_size()};
+  const train::Request request{.prompt = model.tokenizer->encode_prompt(prompt),
+                               .tokens = options.tokens,
+                               .sampling = sampling_of(options, model.source.generation)};
+  note_dropped(train::context_of(network, request, how), how.policy);
+  const bool quiet = options.json == "-";
+  Utf8Stream stream;
+  how.on_token = [&](size_t, int32_t id) {
+    if (!quiet && !model.ends_with(id)) show(stream.add(model.tokenizer->bytes_of(id)));
+  };
+  if (!quiet) show(prompt);
+  const train::Generation made = train::generate(network, {&request, 1}, how);
+  if (!quiet) show(stream.finish() + "\n");
+  write_json(options.json, answer_of(prompt, model, made, how.policy));
+  return 0;
+}
+
 int generate(const GenerateOptions& options) {
   require(options.tokens >= 0, "generate: --tokens must not be negative, got {}", options.tokens);
   require(options.threads >= 0 && options.threads <= 4096,
           "generate: --threads must be in [1, 4096], got {}", options.threads);
-  options.sampling.check();
   const std::string prompt = prompt_of(options.prompt);
-  const train::Config config = train::read_record(options.run).config.build();
-  train::check_memory_to_generate(config);
-  Context context({.threads = static_cast<int>(options.threads), .seed = config.seed});
+  Context context({.threads = static_cast<int>(options.threads), .seed = options.seed});
   const ContextGuard guard(context);
-  const std::shared_ptr<void> policy = config.apply_attention_policy();
-  const auto model = load_model(options.run, config);
-
-  train::GenerationOptions how{.policy = nn::context_policy_from_name(options.context_policy),
-                               .sinks = options.sinks,
-                               .storage = storage_of(options),
-                               .end_ids = {ByteTokenizer::kEndOfDocument},
-                               .usable_ids = ByteTokenizer::kVocabSize};
-  const train::Request request{.prompt = ByteTokenizer().encode(prompt),
-                               .tokens = options.tokens,
-                               .sampling = options.sampling};
-  note_dropped(train::context_of(*model, request, how), how.policy);
-  const bool quiet = options.json == "-";
-  Utf8Stream stream;
-  how.on_token = [&](size_t, int32_t id) {
-    if (!quiet && id != ByteTokenizer::kEndOfDocument)
-      show(stream.add(std::string(1, static_cast<char>(id))));
-  };
-  if (!quiet) show(prompt);
-  const train::Generation made = train::generate(*model, {&request, 1}, how);
-  if (!quiet) show(stream.finish() + "\n");
-  write_json(options.json, answer_of(prompt, made, how.policy));
-  return 0;
+  TextModel model = open_text_model(options.run, options.seed);
+  std::shared_ptr<void> policy;
+  if (model.source.record) policy = model.source.record->config.build().apply_attention_policy();
+  return run(options, prompt, model);
 }
 
 }  // namespace
@@ -156,20 +165,20 @@ int generate(const GenerateOptions& options) {
 void add_generate(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("generate", kHelp);
   auto options = std::make_shared<GenerateOptions>();
-  command->add_option("DIR", options->run, "Directory of a run")->required();
+  command->add_option("DIR", options->run, "A run, or a Hugging Face folder")->required();
   command->add_option("--prompt", options->prompt, "The text to continue; - reads standard input")
       ->required();
   command->add_option("--tokens", options->tokens, "At most so many tokens (default 256)")
       ->check(whole_number<int64_t>());
-  command->add_option("--seed", options->sampling.seed, "Of the random choices (default 1)")
+  command->add_option("--seed", options->seed, "Of the random choices (default 1)")
       ->check(whole_number<uint64_t>());
-  command->add_option("--temperature", options->sampling.temperature,
+  command->add_option("--temperature", options->temperature,
                       "Below 1 safer, above 1 wilder, 0 always the likeliest (default 1)");
   command
-      ->add_option("--top-k", options->sampling.top_k,
+      ->add_option("--top-k", options->top_k,
                    "Only the K likeliest tokens; 0 is all of them (default)")
       ->check(whole_number<int64_t>());
-  command->add_option("--top-p", options->sampling.top_p,
+  command->add_option("--top-p", options->top_p,
                       "Only the likeliest tokens that make up this share (default 1: all)");
   command->add_option("--context-policy", options->context_policy,
                       "What the model sees of a text longer than its context: keep-tail (default, "
