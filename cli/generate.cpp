@@ -4,25 +4,26 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <optional>
 
 #include "cli/adapter_note.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/terminal.h"
+#include "cli/text_model.h"
 #include "cli/whole_number.h"
 #include "core/context.h"
-#include "data/tokenizer.h"
 #include "data/utf8.h"
 #include "data/utf8_stream.h"
 #include "train/generation.h"
-#include "train/model_directory.h"
 
 namespace faultline::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "Continues a text with the latest checkpoint of a run or the model of a Hugging Face folder. Stops after --tokens tokens or where the "
-    "model ends the document. The same seed gives the same text.\n"
+    "Continues a text with the latest checkpoint of a run, or with a Hugging Face folder, whose "
+    "generation_config.json gives the defaults of the sampling flags. Stops after --tokens tokens "
+    "or where the model ends the document. The same seed gives the same text.\n"
     "Example: faultline generate run --prompt \"In the beginning \" --tokens 200 --seed 1\n"
     "Example: cat text | faultline generate run --prompt - --temperature 0.8 --top-p 0.95";
 
@@ -37,8 +38,23 @@ struct GenerateOptions {
   int64_t sinks = 4;
   int64_t tokens = 256;
   int64_t threads = 0;
-  train::SamplingOptions sampling;
+  uint64_t seed = 1;
+  std::optional<double> temperature;
+  std::optional<int64_t> top_k;
+  std::optional<double> top_p;
 };
+
+// What the user set, else what generation_config.json says, else our own defaults.
+train::SamplingOptions sampling_of(const GenerateOptions& options, const GenerationConfig& config) {
+  train::SamplingOptions sampling{.seed = options.seed};
+  const bool likeliest = config.do_sample.has_value() && !*config.do_sample;
+  sampling.temperature =
+      options.temperature.value_or(likeliest ? 0 : config.temperature.value_or(1));
+  sampling.top_k = options.top_k.value_or(config.top_k.value_or(0));
+  sampling.top_p = options.top_p.value_or(config.top_p.value_or(1));
+  sampling.check();
+  return sampling;
+}
 
 // The text to continue: `given`, or standard input where that is "-".
 std::string prompt_of(const std::string& given) {
@@ -90,13 +106,13 @@ Json ranges_of(const std::vector<nn::TokenRange>& ranges) {
   return list;
 }
 
-Json answer_of(const std::string& prompt, const std::string& text, const train::Generation& made,
+Json answer_of(const std::string& prompt, const TextModel& model, const train::Generation& made,
                nn::ContextPolicy policy) {
   const train::Continuation& row = made.rows[0];
   const nn::ContextFit& context = row.context;
   return Json::object()
       .set("prompt", prompt)
-      .set("text", repair_utf8(text).text)
+      .set("text", repair_utf8(model.text_of(row.tokens)).text)
       .set("tokens", Json::array_of(row.tokens))
       .set("context", Json::object()
                           .set("requested", context.requested)
@@ -109,55 +125,42 @@ Json answer_of(const std::string& prompt, const std::string& text, const train::
       .set("tokens_per_s", made.tokens_per_second());
 }
 
-// The ids that end a text: those of generation_config.json, else those of config.json.
-std::vector<int32_t> end_ids(const train::ModelDirectory& source) {
-  const std::vector<int64_t>& ends = source.generation.tokens.ends.empty()
-                                         ? source.config.tokens.ends
-                                         : source.generation.tokens.ends;
-  return {ends.begin(), ends.end()};
+// Generates and shows each token as it comes, unless the answer goes to standard output.
+int run(const GenerateOptions& options, const std::string& prompt, TextModel& model) {
+  nn::LanguageModel& network = *model.source.model;
+  train::GenerationOptions how{.policy = nn::context_policy_from_name(options.context_policy),
+                               .sinks = options.sinks,
+                               .storage = storage_of(options),
+                               .end_ids = model.end_ids,
+                               .usable_ids = model.tokenizer->vocab_size()};
+  const train::Request request{.prompt = model.tokenizer->encode_prompt(prompt),
+                               .tokens = options.tokens,
+                               .sampling = sampling_of(options, model.source.generation)};
+  note_dropped(train::context_of(network, request, how), how.policy);
+  const bool quiet = options.json == "-";
+  Utf8Stream stream;
+  how.on_token = [&](size_t, int32_t id) {
+    if (!quiet && !model.ends_with(id)) show(stream.add(model.tokenizer->bytes_of(id)));
+  };
+  if (!quiet) show(prompt);
+  const train::Generation made = train::generate(network, {&request, 1}, how);
+  if (!quiet) show(stream.finish() + "\n");
+  write_json(options.json, answer_of(prompt, model, made, how.policy));
+  return 0;
 }
 
 int generate(const GenerateOptions& options) {
   require(options.tokens >= 0, "generate: --tokens must not be negative, got {}", options.tokens);
   require(options.threads >= 0 && options.threads <= 4096,
           "generate: --threads must be in [1, 4096], got {}", options.threads);
-  options.sampling.check();
   const std::string prompt = prompt_of(options.prompt);
-  Context context({.threads = static_cast<int>(options.threads), .seed = options.sampling.seed});
+  Context context({.threads = static_cast<int>(options.threads), .seed = options.seed});
   const ContextGuard guard(context);
-  const train::ModelDirectory source = train::open_model(options.run, options.adapter);
-  note_ignored(source.ignored);
-  require(source.tokenizer != nullptr,
-          "generate: '{}' has no tokenizer.json, so its ids cannot be read; put the model's beside "
-          "config.json",
-          options.run);
-  const std::shared_ptr<void> policy =
-      source.record ? source.record->config.build().apply_attention_policy() : nullptr;
-
-  const Tokenizer& tokenizer = *source.tokenizer;
-  train::GenerationOptions how{
-      .policy = nn::context_policy_from_name(options.context_policy),
-      .sinks = options.sinks,
-      .storage = storage_of(options),
-      .end_ids = end_ids(source),
-      .usable_ids = std::min(tokenizer.vocab_size(), source.config.vocab_size())};
-  const train::Request request{.prompt = tokenizer.encode_prompt(prompt),
-                               .tokens = options.tokens,
-                               .sampling = options.sampling};
-  note_dropped(train::context_of(*source.model, request, how), how.policy);
-  const bool quiet = options.json == "-";
-  Utf8Stream stream;
-  std::string text;
-  how.on_token = [&](size_t, int32_t id) {
-    if (tokenizer.is_special(id)) return;
-    text += tokenizer.bytes_of(id);
-    if (!quiet) show(stream.add(tokenizer.bytes_of(id)));
-  };
-  if (!quiet) show(prompt);
-  const train::Generation made = train::generate(*source.model, {&request, 1}, how);
-  if (!quiet) show(stream.finish() + "\n");
-  write_json(options.json, answer_of(prompt, text, made, how.policy));
-  return 0;
+  TextModel model = open_text_model(options.run, options.adapter);
+  note_ignored(model.source.ignored);
+  std::shared_ptr<void> policy;
+  if (model.source.record) policy = model.source.record->config.build().apply_attention_policy();
+  return run(options, prompt, model);
 }
 
 }  // namespace
@@ -165,22 +168,22 @@ int generate(const GenerateOptions& options) {
 void add_generate(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("generate", kHelp);
   auto options = std::make_shared<GenerateOptions>();
-  command->add_option("DIR", options->run, "A run or a Hugging Face folder")->required();
+  command->add_option("DIR", options->run, "A run, or a Hugging Face folder")->required();
   command->add_option("--adapter", options->adapter,
                       "A directory with a PEFT adapter for the model");
   command->add_option("--prompt", options->prompt, "The text to continue; - reads standard input")
       ->required();
   command->add_option("--tokens", options->tokens, "At most so many tokens (default 256)")
       ->check(whole_number<int64_t>());
-  command->add_option("--seed", options->sampling.seed, "Of the random choices (default 1)")
+  command->add_option("--seed", options->seed, "Of the random choices (default 1)")
       ->check(whole_number<uint64_t>());
-  command->add_option("--temperature", options->sampling.temperature,
+  command->add_option("--temperature", options->temperature,
                       "Below 1 safer, above 1 wilder, 0 always the likeliest (default 1)");
   command
-      ->add_option("--top-k", options->sampling.top_k,
+      ->add_option("--top-k", options->top_k,
                    "Only the K likeliest tokens; 0 is all of them (default)")
       ->check(whole_number<int64_t>());
-  command->add_option("--top-p", options->sampling.top_p,
+  command->add_option("--top-p", options->top_p,
                       "Only the likeliest tokens that make up this share (default 1: all)");
   command->add_option("--context-policy", options->context_policy,
                       "What the model sees of a text longer than its context: keep-tail (default, "

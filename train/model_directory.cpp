@@ -2,7 +2,6 @@
 
 #include <filesystem>
 
-#include "data/bpe_tokenizer.h"
 #include "io/atomic_file.h"
 #include "io/byte_tokenizer_file.h"
 #include "io/checkpoint.h"
@@ -98,11 +97,6 @@ ModelDirectory open_model(const std::string& directory, const std::string& adapt
   result.tokenizer_files = read_tokenizer_files(directory);
   if (result.tokenizer_files.contains(kTokenizer)) {
     result.bytes = is_byte_tokenizer(directory + "/" + kTokenizer);
-  }
-  if (result.bytes) {
-    result.tokenizer = std::make_unique<ByteTokenizer>();
-  } else if (!result.tokenizer_files.empty()) {
-    result.tokenizer = std::make_unique<BpeTokenizer>(BpeTokenizer::load(directory));
   }
   return result;
 }

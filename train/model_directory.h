@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 
-#include "data/tokenizer.h"
 #include "io/hf_model.h"
 #include "train/run.h"
 
@@ -19,10 +18,9 @@ struct ModelDirectory {
   GenerationConfig generation;
   // tokenizer.json and what belongs to it, by name, as they are; empty when there is none.
   std::map<std::string, std::string> tokenizer_files;
-  bool bytes = false;                    // the tokenizer is ByteTokenizer
-  std::unique_ptr<Tokenizer> tokenizer;  // null when there is none
-  std::optional<RunRecord> record;       // of a run
-  int64_t step = 0;                      // of a run
+  bool bytes = false;                // the tokenizer is ByteTokenizer
+  std::optional<RunRecord> record;   // of a run
+  int64_t step = 0;                  // of a run
   std::vector<std::string> ignored;  // keys of the adapter's configuration that nobody here knows
 };
 

@@ -1,0 +1,55 @@
+#include "cli/text_model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "data/bpe_tokenizer.h"
+
+namespace faultline::cli {
+namespace {
+
+std::unique_ptr<Tokenizer> tokenizer_of(const train::ModelDirectory& source,
+                                        const std::string& directory) {
+  if (source.bytes) return std::make_unique<ByteTokenizer>();
+  const bool found = std::filesystem::exists(directory + "/tokenizer.json") ||
+                     std::filesystem::exists(directory + "/vocab.json");
+  require(
+      found,
+      "generate: '{}' has no tokenizer.json, nor vocab.json and merges.txt; copy them from where "
+      "the model came from",
+      directory);
+  return std::make_unique<BpeTokenizer>(BpeTokenizer::load(directory));
+}
+
+// Those of generation_config.json, else of config.json, else of the tokenizer.
+std::vector<int32_t> end_ids_of(const train::ModelDirectory& source, const Tokenizer& tokenizer) {
+  for (const SpecialTokens* tokens : {&source.generation.tokens, &source.config.tokens}) {
+    if (!tokens->ends.empty()) return {tokens->ends.begin(), tokens->ends.end()};
+  }
+  if (const auto end = tokenizer.end_of_document()) return {*end};
+  return {};
+}
+
+}  // namespace
+
+bool TextModel::ends_with(int32_t id) const {
+  return std::find(end_ids.begin(), end_ids.end(), id) != end_ids.end();
+}
+
+std::string TextModel::text_of(const std::vector<int32_t>& ids) const {
+  std::string text;
+  for (const int32_t id : ids) {
+    if (!ends_with(id)) text += tokenizer->bytes_of(id);
+  }
+  return text;
+}
+
+TextModel open_text_model(const std::string& directory, const std::string& adapter) {
+  TextModel result;
+  result.source = train::open_model(directory, adapter);
+  result.tokenizer = tokenizer_of(result.source, directory);
+  result.end_ids = end_ids_of(result.source, *result.tokenizer);
+  return result;
+}
+
+}  // namespace faultline::cli
