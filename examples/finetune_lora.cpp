@@ -1,14 +1,14 @@
 // Teaches: adapters. A small GPT learns the King James Bible. Frozen, it then learns with some more
 // weights to write every vowel as an e; merged into it, they cost nothing any more.
 #include <algorithm>
+#include <cmath>
 
 #include "data/tokenizer.h"
 #include "data/utf8.h"
 #include "example.h"
-#include "nn/gpt2.h"
-#include "nn/lora_trace.h"
+#include "nn/lora.h"
+#include "train/generation.h"
 #include "train/loss_text.h"
-#include "train/sampling.h"
 #include "train/trainer.h"
 
 using namespace faultline;
@@ -58,20 +58,20 @@ State trained_base(train::Config config) {
   return trainer.model().state();
 }
 
-template <class Model>
-std::string continued(Model& model, const std::string& prompt, uint64_t seed) {
-  const nn::EvaluationMode evaluation(model);
-  train::NextByte next(model, {.seed = seed, .temperature = 0.5});
-  std::vector<int32_t> ids = ByteTokenizer().encode(prompt);
-  for (int i = 0; i < 40; ++i) ids.push_back(next(ids));
-  return repair_utf8(ByteTokenizer().decode(ids)).text;
+std::string continued(nn::LanguageModel& model, uint64_t seed) {
+  const train::Request request{.prompt = ByteTokenizer().encode("And "),
+                               .tokens = 40,
+                               .sampling = {.seed = seed, .temperature = 0.5}};
+  const train::GenerationOptions options{.end_ids = {ByteTokenizer::kEndOfDocument}};
+  const train::Generation made = train::generate(model, {&request, 1}, options);
+  return repair_utf8("And " + ByteTokenizer().decode(made.rows[0].tokens)).text;
 }
 
 void finetune(Example& example) {
   const train::Config& config = example.config();
   const State base = trained_base(config);
   train::Trainer trainer(config, with_one_vowel(bible(config)));
-  auto& model = trainer.model();
+  nn::LanguageModel& model = trainer.model();
   nn::load_base(model, base);
   const nn::TrainableSet set = nn::trainable_set(model);
   fmt::print("{} weights are trained, {} are frozen\n", set.trained, set.frozen);
@@ -82,10 +82,10 @@ void finetune(Example& example) {
   fmt::print("one vowel after: {} nats per byte\n", train::loss_text(after));
   if (!std::isfinite(after)) return;  // nothing to write with
 
-  fmt::print("with the adapter: {}\n", continued(model, "And ", example.seed()));
+  fmt::print("with the adapter: {}\n", continued(model, example.seed()));
   nn::activate(model, {});
-  fmt::print("without it:       {}\n", continued(model, "And ", example.seed()));
+  fmt::print("without it:       {}\n", continued(model, example.seed()));
   nn::activate(model, {"default"});
   nn::merge_adapters(model, nn::Originals::drop);
-  fmt::print("merged:           {}\n", continued(model, "And ", example.seed()));
+  fmt::print("merged:           {}\n", continued(model, example.seed()));
 }
