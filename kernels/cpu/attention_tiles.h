@@ -141,4 +141,9 @@ void for_tasks(int64_t count, int threads, const Make& make, const Body& body) {
   });
 }
 
+// The forward pass row by row, which is faster for fewer queries than this.
+constexpr int64_t kQueriesWorthATile = 4;
+void attend_by_rows(const Attention& attention, const HeadRows& y, const TensorView& lse,
+                    int threads);
+
 }  // namespace faultline::cpu

@@ -131,6 +131,9 @@ void flash_attention(const KernelArgs& args) {
   const Forward forward{Attention(args, "flash_attention"), HeadRows(args.outputs[0]),
                         args.outputs[1]};
   const Attention& attention = forward.attention;
+  if (attention.query_count < kQueriesWorthATile) {
+    return attend_by_rows(attention, forward.y, forward.lse, args.threads);
+  }
   const int64_t blocks = blocks_in(attention.query_count, kTileQueries);
   const int64_t heads = attention.batches * attention.query_heads;
   for_tasks(

@@ -77,6 +77,10 @@ HWY_INLINE void multiply_columns(const TileProduct& p, int64_t j) {
 void multiply(const TileProduct& p) {
   const int64_t block = kBlockVectors * lanes();
   int64_t j = 0;
+  // One row alone has too few sums to keep the adders busy.
+  for (; p.rows == 1 && j + 2 * block <= p.columns; j += 2 * block) {
+    multiply_block<1, 2 * kBlockVectors>(p, 0, j);
+  }
   for (; j + block <= p.columns + lanes() - 1; j += block) multiply_columns<kBlockVectors>(p, j);
   for (; j < p.columns; j += lanes()) multiply_columns<1>(p, j);
 }
@@ -92,6 +96,22 @@ void multiply_allowed(const TileProduct& p, const float* allowed, int64_t row, i
       }
       hn::StoreU(sum, D(), p.c + i * p.c_row + j);
     }
+  }
+}
+
+void dots(const float* q, const float* k, int64_t k_row, int64_t n, int64_t width, float* to) {
+  const int64_t whole = width - width % lanes();
+  for (int64_t i = 0; i < n; ++i) {
+    const float* const row = k + i * k_row;
+    V sum = hn::Zero(D());
+    for (int64_t d = 0; d < whole; d += lanes()) {
+      sum = hn::MulAdd(hn::LoadU(D(), q + d), hn::LoadU(D(), row + d), sum);
+    }
+    if (whole < width) {
+      const V rest = load_first(q + whole, width - whole);
+      sum = hn::MulAdd(rest, load_first(row + whole, width - whole), sum);
+    }
+    to[i] = hn::GetLane(hn::SumOfLanes(D(), sum));
   }
 }
 
@@ -236,6 +256,7 @@ const TileSpans& tiles() {
   static constexpr TileSpans kTable = {
       .multiply = multiply,
       .multiply_allowed = multiply_allowed,
+      .dots = dots,
       .weigh = weigh,
       .weigh_backward = weigh_backward,
       .transpose = transpose,

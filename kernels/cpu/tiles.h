@@ -60,6 +60,8 @@ struct TileSpans {
   // The same, leaving out the terms with allowed[i * row + k * column] == 0.
   void (*multiply_allowed)(const TileProduct& product, const float* allowed, int64_t row,
                            int64_t column);
+  // to[i] = the product of q and row i of k, for i < n.
+  void (*dots)(const float* q, const float* k, int64_t k_row, int64_t n, int64_t width, float* to);
   // From products q k to weights exp(score - largest), dropped ones 0.
   void (*weigh)(const ScoreTile& tile, const OnlineSoftmax& softmax);
   // From products q k in `scores` and dy v in `gradient` to weights as they multiply v, and to

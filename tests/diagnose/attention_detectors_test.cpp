@@ -142,6 +142,27 @@ TEST(MaskVisibility, NamesNoCauseForASoftmaxOverKeysThatNoSwappedAxisExplains) {
   EXPECT_THAT(sentinel[0].evidence, HasSubstr("a finite sentinel"));
 }
 
+// The detector spells the rule of the mask by itself, so that right attention under every rule is
+// silent, and attention that forgets the window is not.
+TEST(MaskVisibility, KnowsWindowsPrefixesAndSinks) {
+  const nn::Mask kMasks[] = {{.window = 2},
+                             {.causal = false, .window = 2},
+                             {.prefix = 3},
+                             {.window = 2, .prefix = 1, .sinks = 3}};
+  for (const nn::Mask& mask : kMasks) {
+    const Tensor q = normal({2, 2, 6, 4}, 0, 1, 1, 1);
+    EXPECT_THAT(watched([&](Context&) { nn::attention(q, q, q, mask, 0.5); }), IsEmpty());
+  }
+  const auto forgotten =
+      weighted({.window = 2}, [](const Tensor& scores, const nn::Mask& mask, double scale) {
+        nn::Mask causal = mask;
+        causal.window = 0;
+        return nn::AttentionWeightsSeam::standard(scores, causal, scale);
+      });
+  ASSERT_THAT(names_of(forgotten), ElementsAre("mask.visibility -> "));
+  EXPECT_THAT(forgotten[0].evidence, HasSubstr("outside of the window"));
+}
+
 // In 16 bits a weight far below the largest is 0 without any mask, and every weight is rounded.
 TEST(MaskVisibility, IsSilentOnRightAttentionIn16BitsWithLargeScoresAndPadding) {
   for (const DType dtype : {DType::f16, DType::bf16}) {

@@ -143,7 +143,9 @@ struct Mask {
 
   bool sees(int64_t b, int64_t q, int64_t k, int64_t keys) const {
     const int64_t position = attributes.query_offset + q;
-    if (attributes.causal && k > position) return false;
+    const bool past = !attributes.causal || k <= position;
+    const bool near = attributes.window == 0 || std::abs(k - position) < attributes.window;
+    if (k >= attributes.prefix && !(past && (near || k < attributes.sinks))) return false;
     if (valid.defined() && !valid.data<bool>()[b * keys + k]) return false;
     if (!documents.defined()) return true;
     const auto document = documents.data<int32_t>();
@@ -193,7 +195,10 @@ std::vector<Mask> masks(int64_t batch, int64_t keys) {
   const MaskAttributes causal = {.causal = true, .query_offset = 0, .scale = 0.125};
   const MaskAttributes all = {.causal = false, .query_offset = 0, .scale = -0.7};
   const MaskAttributes late = {.causal = true, .query_offset = 5, .scale = 1};
-  return {{causal, {}, {}},     {all, {}, {}},           {late, {}, {}},
+  const MaskAttributes window = {.query_offset = 5, .scale = 0.5, .window = 9, .sinks = 3};
+  const MaskAttributes wide = {.causal = false, .window = 20, .prefix = 2};
+  return {{window, {}, {}},     {wide, {}, {}},          {window, valid, documents},
+          {causal, {}, {}},     {all, {}, {}},           {late, {}, {}},
           {causal, valid, {}},  {all, valid, {}},        {causal, {}, documents},
           {all, {}, documents}, {late, valid, documents}};
 }
