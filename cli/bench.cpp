@@ -164,7 +164,7 @@ int bench(const BenchOptions& options) {
 void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("bench", kHelp);
   auto options = std::make_shared<BenchOptions>();
-  command->add_option("MODEL", options->model, "gpt2, char or tiny")->required();
+  command->add_option("MODEL", options->model, "gpt2, char, tiny or llama-tiny")->required();
   command->add_option("--batch", options->batch, "Sequences of a step (default: the preset's)");
   command->add_option("--seq", options->seq, "Tokens of a sequence (default: the preset's)");
   command->add_option("--dtype", options->dtype, "f32 (bf16 comes with a later version)");

@@ -7,7 +7,6 @@
 #include "cli/json_output.h"
 #include "core/context.h"
 #include "kernels/cpu/isa.h"
-#include "nn/gpt2.h"
 #include "train/generation.h"
 
 namespace faultline::cli {
@@ -72,7 +71,8 @@ void run_decode_bench(const DecodeBench& bench) {
   train::check_memory_to_generate(config);
   Context context({.threads = static_cast<int>(bench.threads), .seed = config.seed});
   const ContextGuard guard(context);
-  nn::Gpt2 model(config.model(), config.seed);
+  const std::unique_ptr<nn::LanguageModel> owned = nn::make_model(config.model(), config.seed);
+  nn::LanguageModel& model = *owned;
 
   // Before and after, because a machine's speed drifts.
   const double before = read_milliseconds(kReadBuffer);

@@ -28,8 +28,9 @@ namespace {
 constexpr int64_t kProbeEvery = 50;
 
 constexpr const char* kHelp =
-    "Trains a GPT-2 and writes the run to a directory. MODEL is a preset (tiny, char, gpt2), a "
-    "JSON file of configuration keys, or a Hugging Face folder, from whose weights the run begins. Ctrl-C saves a checkpoint and ends the run.\n"
+    "Trains a GPT-2 or Llama and writes the run to a directory. MODEL is a preset (tiny, char, "
+    "gpt2, llama-tiny), a JSON file of configuration keys, or a Hugging Face folder, from whose "
+    "weights the run begins. Ctrl-C saves a checkpoint and ends the run.\n"
     "Example: faultline train char --out run --data book.txt --set dropout=0.1\n"
     "Example: faultline train --resume run --steps 2000\n"
     "Example: faultline train tiny --steps 400 --watch full --fault mystery:7 --out run";
@@ -150,7 +151,7 @@ class TrainCommand {
  private:
   void read_configuration() {
     require(!options_.model.empty() || !options_.resume.empty(),
-            "train: name a model: a preset (tiny, char, gpt2) or a JSON file");
+            "train: name a model: a preset (tiny, char, gpt2, llama-tiny) or a JSON file");
     require(!options_.steps || *options_.steps >= 0, "train: --steps must not be negative, got {}",
             options_.steps.value_or(0));
     require(options_.checkpoint_every >= 0,
@@ -343,8 +344,9 @@ class TrainCommand {
 void add_train(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("train", kHelp);
   auto options = std::make_shared<TrainOptions>();
-  command->add_option("MODEL", options->model,
-                      "tiny, char, gpt2, a JSON file of keys, or a Hugging Face folder");
+  command->add_option(
+      "MODEL", options->model,
+      "tiny, char, gpt2, llama-tiny, a JSON file of keys, or a Hugging Face folder");
   command->add_option("--out", options->out, "Directory of the run; new or empty");
   command
       ->add_option("--steps", options->steps,

@@ -7,15 +7,14 @@
 #include "core/dtype.h"
 #include "io/generation_config.h"
 #include "io/json.h"
-#include "nn/gpt2.h"
-#include "nn/llama.h"
+#include "nn/models.h"
 
 namespace faultline {
 
 // What config.json of a Hugging Face folder says: the model, in the spelling of transformers 4 or 5
 // (rope_scaling or rope_parameters, torch_dtype or dtype).
 struct HfConfig {
-  std::variant<nn::Gpt2Config, nn::LlamaConfig> model;
+  nn::ModelConfig model;
   SpecialTokens tokens;
   std::optional<DType> dtype;  // of the weights in the folder
 

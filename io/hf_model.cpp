@@ -50,10 +50,7 @@ void check_hf_memory(const HfConfig& config, const std::string& source) {
 }
 
 std::unique_ptr<nn::LanguageModel> make_hf_model(const HfConfig& config, uint64_t seed) {
-  if (const auto* gpt2 = std::get_if<nn::Gpt2Config>(&config.model)) {
-    return std::make_unique<nn::Gpt2>(*gpt2, seed);
-  }
-  return std::make_unique<nn::Llama>(std::get<nn::LlamaConfig>(config.model), seed);
+  return nn::make_model(config.model, seed);
 }
 
 HfModel load_hf_model(const std::string& folder, uint64_t seed) {

@@ -237,8 +237,10 @@ Tensor Llama::forward(const ModelInput& input) {
     for (size_t i = 0; i < blocks_.size(); ++i) {
       x_BTC = (*blocks_[i])(x_BTC, tables, input, static_cast<int64_t>(i));
     }
-    const int64_t T = x_BTC.size(1);
-    if (input.last > 0) x_BTC = slice(x_BTC, 1, T - input.last, T);
+    if (input.last > 0) {
+      const int64_t T = x_BTC.size(1);
+      x_BTC = slice(x_BTC, 1, T - input.last, T);
+    }
     x_BTC = norm_(x_BTC);
     return lm_head_ != nullptr ? (*lm_head_)(x_BTC) : embed_tokens_.project(x_BTC);
   });

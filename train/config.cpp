@@ -23,10 +23,14 @@ struct Key {
   Member member;
 };
 constexpr Key kKeys[] = {
+    {"family", &Config::family},
     {"num_layers", &Config::num_layers},
     {"num_heads", &Config::num_heads},
     {"num_key_value_heads", &Config::num_key_value_heads},
     {"hidden_size", &Config::hidden_size},
+    {"head_size", &Config::head_size},
+    {"intermediate_size", &Config::intermediate_size},
+    {"rope_theta", &Config::rope_theta},
     {"vocab_size", &Config::vocab_size},
     {"seq_len", &Config::seq_len},
     {"batch_size", &Config::batch_size},
@@ -149,6 +153,21 @@ const std::vector<Preset>& all_presets() {
         {"schedule_steps", "600000"},
         {"beta2", "0.95"},
         {"eval_every", "1000"}}},
+      // For tests: a Llama whose query heads share key heads two by two.
+      {"llama-tiny",
+       {{"family", "llama"},
+        {"num_layers", "2"},
+        {"num_heads", "4"},
+        {"num_key_value_heads", "2"},
+        {"hidden_size", "32"},
+        {"intermediate_size", "96"},
+        {"vocab_size", "256"},
+        {"seq_len", "32"},
+        {"batch_size", "4"},
+        {"lr", "3e-3"},
+        {"min_lr", "3e-4"},
+        {"warmup_steps", "20"},
+        {"schedule_steps", "300"}}},
   };
   return presets;
 }
@@ -173,12 +192,67 @@ size_t edit_distance(const std::string& a, const std::string& b) {
 
 }  // namespace
 
+namespace {
+
+// GPT-2 has no choice where Llama has one.
+void check_gpt2(const Config& config) {
+  require(config.num_key_value_heads == 0 || config.num_key_value_heads == config.num_heads,
+          "num_key_value_heads: GPT-2 has one key head a query head ({}), got {}; set family=llama "
+          "to share them",
+          config.num_heads, config.num_key_value_heads);
+  const Config defaults;
+  const auto unset = [](const char* key, auto value, auto otherwise) {
+    require(value == otherwise, "{}: GPT-2 has none, got {}; set family=llama or leave it out", key,
+            value);
+  };
+  unset("head_size", config.head_size, defaults.head_size);
+  unset("intermediate_size", config.intermediate_size, defaults.intermediate_size);
+  unset("rope_theta", config.rope_theta, defaults.rope_theta);
+}
+
+nn::Gpt2Config gpt2_of(const Config& config) {
+  nn::Gpt2Config model;
+  model.vocab_size = config.vocab_size;
+  model.seq_len = config.seq_len;
+  model.num_layers = config.num_layers;
+  model.num_heads = config.num_heads;
+  model.hidden_size = config.hidden_size;
+  model.dropout = config.dropout;
+  model.init_std = config.init_std;
+  return model;
+}
+
+// 8/3 keeps a gated MLP of three matrices as large as one of two with the usual factor 4.
+int64_t usual_intermediate_size(int64_t hidden_size) {
+  // A width that no machine's memory holds is refused later; it must not overflow here.
+  const int64_t width = std::min(hidden_size, int64_t{1} << 40);
+  return (8 * width / 3 + 15) / 16 * 16;
+}
+
+nn::LlamaConfig llama_of(const Config& config) {
+  nn::LlamaConfig model;
+  model.vocab_size = config.vocab_size;
+  model.seq_len = config.seq_len;
+  model.num_layers = config.num_layers;
+  model.num_heads = config.num_heads;
+  model.num_key_value_heads =
+      config.num_key_value_heads != 0 ? config.num_key_value_heads : config.num_heads;
+  model.hidden_size = config.hidden_size;
+  model.head_size = config.head_size;
+  model.intermediate_size = config.intermediate_size != 0
+                                ? config.intermediate_size
+                                : usual_intermediate_size(config.hidden_size);
+  model.rope.theta = config.rope_theta;
+  model.dropout = config.dropout;
+  model.init_std = config.init_std;
+  return model;
+}
+
+}  // namespace
+
 void Config::check() const {
-  model().check();
-  require(num_key_value_heads == 0 || num_key_value_heads == num_heads,
-          "num_key_value_heads: GPT-2 has one key head a query head ({}), got {}; grouped-query "
-          "attention comes with a later version",
-          num_heads, num_key_value_heads);
+  std::visit([](const auto& model) { model.check(); }, model());
+  if (family == "gpt2") check_gpt2(*this);
   const auto at_least = [](const char* key, int64_t value, int64_t least) {
     require(value >= least, "{}: must be at least {}, got {}", key, least, value);
   };
@@ -212,16 +286,11 @@ void Config::check() const {
   if (!documents.empty()) documents_from_name(documents);
 }
 
-nn::Gpt2Config Config::model() const {
-  nn::Gpt2Config model;
-  model.vocab_size = vocab_size;
-  model.seq_len = seq_len;
-  model.num_layers = num_layers;
-  model.num_heads = num_heads;
-  model.hidden_size = hidden_size;
-  model.dropout = dropout;
-  model.init_std = init_std;
-  return model;
+nn::ModelConfig Config::model() const {
+  require(family == "gpt2" || family == "llama", "family: expected gpt2 or llama, got '{}'",
+          family);
+  if (family == "gpt2") return gpt2_of(*this);
+  return llama_of(*this);
 }
 
 optim::Schedule Config::learning_rate() const {
@@ -255,9 +324,6 @@ std::vector<std::string> ConfigBuilder::presets() {
 }
 
 ConfigBuilder ConfigBuilder::preset(const std::string& name) {
-  require(name != "llama-tiny",
-          "train: the preset llama-tiny comes with a later version; the presets are {}",
-          fmt::format("{}, {} and {}", presets()[0], presets()[1], presets()[2]));
   for (const Preset& preset : all_presets()) {
     if (name != preset.name) continue;
     ConfigBuilder builder;

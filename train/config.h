@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "io/json.h"
-#include "nn/gpt2.h"
+#include "nn/models.h"
 #include "optim/schedule.h"
 
 namespace faultline::train {
@@ -20,12 +20,17 @@ struct ConfigEntry {
 };
 
 // Everything that decides a run's numbers, typed. Keys are those of the command line's contract;
-// `pack`, `init_std`, `attention`, `counted_steps` and `schedule` are beside them.
+// `family`, `head_size`, `intermediate_size`, `rope_theta`, `pack`, `init_std`, `attention`,
+// `counted_steps` and `schedule` are beside them.
 struct Config {
+  std::string family = "gpt2";  // or llama, to which the keys marked so belong alone
   int64_t num_layers = 2;
   int64_t num_heads = 2;
   int64_t num_key_value_heads = 0;  // 0: num_heads, the only number that GPT-2 knows
   int64_t hidden_size = 32;
+  int64_t head_size = 0;          // llama; 0: hidden_size / num_heads
+  int64_t intermediate_size = 0;  // llama; 0: 8/3 hidden_size, rounded up to a multiple of 16
+  double rope_theta = 10000;      // llama
   int64_t vocab_size = 256;
   int64_t seq_len = 32;
   int64_t batch_size = 4;        // sequences of a step, over all ranks
@@ -52,7 +57,7 @@ struct Config {
   // Throws InvalidArgument naming the first impossible value (zero sizes, heads that do not divide,
   // a rate that is not finite, ...).
   void check() const;
-  nn::Gpt2Config model() const;
+  nn::ModelConfig model() const;
   optim::Schedule learning_rate() const;
   // Makes `attention` the policy of the current Context until the guard is destroyed; null when
   // there is nothing to change.
@@ -66,7 +71,7 @@ class ConfigBuilder {
  public:
   // Every key with the default of Config.
   static ConfigBuilder defaults() { return {}; }
-  // "tiny", "char", "gpt2"; throws InvalidArgument with the nearest name.
+  // "tiny", "char", "gpt2", "llama-tiny"; throws InvalidArgument with the nearest name.
   static ConfigBuilder preset(const std::string& name);
   // The names of the presets.
   static std::vector<std::string> presets();

@@ -6,13 +6,29 @@
 namespace faultline::train {
 namespace {
 
-// In doubles, which do not overflow.
-double parameters(const Config& config) {
+// All in doubles, which do not overflow; biases and norms left out.
+double parameters(const nn::Gpt2Config& config) {
   const auto C = static_cast<double>(config.hidden_size);
   const double embeddings =
       static_cast<double>(config.vocab_size) + static_cast<double>(config.seq_len);
   // A block: query, key, value and output of the attention (4 C^2), the MLP (8 C^2).
   return C * embeddings + static_cast<double>(config.num_layers) * 12 * C * C;
+}
+
+double parameters(const nn::LlamaConfig& config) {
+  const auto C = static_cast<double>(config.hidden_size);
+  const auto D = static_cast<double>(config.head());
+  const double embeddings =
+      static_cast<double>(config.vocab_size) * (config.tie_embeddings ? 1 : 2);
+  // A block: query and output, key and value, the three projections of the MLP.
+  const double block = 2 * D * static_cast<double>(config.num_heads) +
+                       2 * D * static_cast<double>(config.num_key_value_heads) +
+                       3 * static_cast<double>(config.intermediate_size);
+  return C * (embeddings + static_cast<double>(config.num_layers) * block);
+}
+
+double parameters(const Config& config) {
+  return std::visit([](const auto& model) { return parameters(model); }, config.model());
 }
 
 void require_bytes(const Config& config, double bytes, const char* purpose) {

@@ -23,12 +23,17 @@ int64_t key_heads(const nn::LlamaConfig& model) { return model.num_key_value_hea
 std::vector<std::pair<const char*, int64_t>> sizes(const HfConfig& folder) {
   return std::visit(
       [](const auto& model) {
-        return std::vector<std::pair<const char*, int64_t>>{
+        std::vector<std::pair<const char*, int64_t>> sizes{
             {"num_layers", model.num_layers},
             {"num_heads", model.num_heads},
             {"num_key_value_heads", key_heads(model)},
             {"hidden_size", model.hidden_size},
             {"vocab_size", model.vocab_size}};
+        if constexpr (std::is_same_v<std::decay_t<decltype(model)>, nn::LlamaConfig>) {
+          sizes.emplace_back("head_size", model.head_size);
+          sizes.emplace_back("intermediate_size", model.intermediate_size);
+        }
+        return sizes;
       },
       folder.model);
 }
@@ -60,6 +65,11 @@ std::unique_ptr<nn::LanguageModel> with_dropout(ModelDirectory& folder, double d
 
 ConfigBuilder keys_of(const HfConfig& folder, const std::string& source) {
   ConfigBuilder keys = ConfigBuilder::defaults();
+  const bool is_gpt2 = std::holds_alternative<nn::Gpt2Config>(folder.model);
+  keys.set("family", is_gpt2 ? "gpt2" : "llama", source);
+  if (!is_gpt2) {
+    keys.set_json("rope_theta", std::get<nn::LlamaConfig>(folder.model).rope.theta, source);
+  }
   for (const auto& [key, size] : sizes(folder)) keys.set(key, std::to_string(size), source);
   keys.set("seq_len", std::to_string(std::min(positions(folder), kMostPositions)), source);
   std::visit(

@@ -52,8 +52,7 @@ Trainer::Trainer(const Config& config, TokenStore tokens, std::unique_ptr<nn::La
   sampler_ = std::make_unique<Sampler>(
       tokens_, split_.training,
       SamplerOptions{config.seq_len, config.batch_size, config.seed, packing});
-  model_ =
-      model != nullptr ? std::move(model) : std::make_unique<nn::Gpt2>(config.model(), config.seed);
+  model_ = model != nullptr ? std::move(model) : nn::make_model(config.model(), config.seed);
   parameters_ = model_->parameters();
   optimizer_ =
       std::make_unique<optim::AdamW>(optim::decay_groups(parameters_, config.weight_decay),

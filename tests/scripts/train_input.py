@@ -50,7 +50,8 @@ with tempfile.TemporaryDirectory() as folder:
     refused("did you mean '--steps'?", *tiny, "--stpes", 3)
     refused("later version", *tiny, "--ranks", 2)
     refused("one argument too many", *tiny, "more")
-    refused("later version", "train", "llama-tiny", "--out", out)
+    refused("num_key_value_heads", "train", "llama-tiny", "--out", out, "--data", text,
+            "--set", "num_key_value_heads=3")
     refused("--out", "train", "tiny", "--data", text)
     refused("--resume", "train", "tiny", "--out", folder / "used", "--data", text)
     refused("num_heads", *tiny, "--set", "num_head=2")
