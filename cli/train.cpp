@@ -29,8 +29,9 @@ namespace {
 constexpr int64_t kProbeEvery = 50;
 
 constexpr const char* kHelp =
-    "Trains a GPT-2 or Llama and writes the run to a directory. MODEL is a preset (tiny, char, gpt2, llama-tiny), a "
-    "JSON file of configuration keys, or a Hugging Face folder, from whose weights the run begins. Ctrl-C saves a checkpoint and ends the run.\n"
+    "Trains a GPT-2 or Llama and writes the run to a directory. MODEL is a preset (tiny, char, "
+    "gpt2, llama-tiny), a JSON file of configuration keys, or a Hugging Face folder, from whose "
+    "weights the run begins. Ctrl-C saves a checkpoint and ends the run.\n"
     "Example: faultline train char --out run --data book.txt --set dropout=0.1\n"
     "Example: faultline train --resume run --steps 2000\n"
     "Example: faultline train tiny --steps 400 --watch full --fault mystery:7 --out run";

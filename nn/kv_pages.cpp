@@ -130,34 +130,34 @@ Tensor PagePool::part(Page page, int64_t layer, DType dtype, int64_t part, int64
   return narrowed(element(element(element(all, page), layer), part), 1, first, n);
 }
 
-void PagePool::write(Page page, int64_t layer, int64_t first, DType dtype, const Tensor& k_GnD,
-                     const Tensor& v_GnD) {
+void PagePool::write(Page page, int64_t layer, int64_t first, DType dtype, const Tensor& k_GND,
+                     const Tensor& v_GND) {
   Record& record = live(page);
   require(record.references == 1, "kv pages: page {} has {} owners; copy it before writing", page,
           record.references);
   check_dtype(page, dtype);
   const auto number = static_cast<size_t>(layer);
-  const int64_t n = k_GnD.size(1);
-  require(first >= 0 && first <= record.filled[number] && first + n <= shape_.slots,
-          "kv pages: slots [{}, {}) do not follow the {} of page {}", first, first + n,
+  const int64_t N = k_GND.size(1);
+  require(first >= 0 && first <= record.filled[number] && first + N <= shape_.slots,
+          "kv pages: slots [{}, {}) do not follow the {} of page {}", first, first + N,
           record.filled[number], page);
-  store_slots(part(page, layer, dtype, 0, first, n), k_GnD, layer);
-  store_slots(part(page, layer, dtype, 1, first, n), v_GnD, layer);
+  store_slots(part(page, layer, dtype, 0, first, N), k_GND, layer);
+  store_slots(part(page, layer, dtype, 1, first, N), v_GND, layer);
   record.dtype = dtype;
   if (first < record.filled[number]) record.checksum[number] = checksum(page, layer, 0, first);
-  record.checksum[number] += checksum(page, layer, first, first + n);
-  record.filled[number] = first + n;
+  record.checksum[number] += checksum(page, layer, first, first + N);
+  record.filled[number] = first + N;
 }
 
-void PagePool::read(Page page, int64_t layer, DType dtype, const Tensor& k_GnD,
-                    const Tensor& v_GnD) const {
+void PagePool::read(Page page, int64_t layer, DType dtype, const Tensor& k_GND,
+                    const Tensor& v_GND) const {
   check_dtype(page, dtype);
   const int64_t filled = live(page).filled[static_cast<size_t>(layer)];
-  const int64_t n = k_GnD.size(1);
-  require(n <= filled, "kv pages: page {} holds {} slots in layer {}, {} are read", page, filled,
-          layer, n);
-  copy_(k_GnD, part(page, layer, dtype, 0, 0, n));
-  copy_(v_GnD, part(page, layer, dtype, 1, 0, n));
+  const int64_t N = k_GND.size(1);
+  require(N <= filled, "kv pages: page {} holds {} slots in layer {}, {} are read", page, filled,
+          layer, N);
+  copy_(k_GND, part(page, layer, dtype, 0, 0, N));
+  copy_(v_GND, part(page, layer, dtype, 1, 0, N));
 }
 
 PagePool::Page PagePool::copy(Page page, int64_t n) {

@@ -8,7 +8,7 @@
 
 #include "nn/kv_cache.h"
 
-// Shapes: G key-value heads, P slots of a page, D head size, n slots.
+// Shapes: G key-value heads, P slots of a page, N some of them, D head size.
 namespace faultline::nn {
 
 struct PageShape {
@@ -51,13 +51,13 @@ class PagePool {
   // The dtype that was written; none before.
   std::optional<DType> dtype(Page page) const;
 
-  // Writes n slots of a layer from `first` on; k and v [G, n, D] are rounded to `dtype`. Throws
+  // Writes N slots of a layer from `first` on; k and v [G, N, D] are rounded to `dtype`. Throws
   // InvalidArgument when the page is shared, or holds another dtype.
-  void write(Page page, int64_t layer, int64_t first, DType dtype, const Tensor& k_GnD,
-             const Tensor& v_GnD);
-  // Copies the first n slots of a layer to k and v [G, n, D]. Throws InvalidArgument when the page
+  void write(Page page, int64_t layer, int64_t first, DType dtype, const Tensor& k_GND,
+             const Tensor& v_GND);
+  // Copies the first N slots of a layer to k and v [G, N, D]. Throws InvalidArgument when the page
   // holds another dtype than `dtype`, or fewer slots.
-  void read(Page page, int64_t layer, DType dtype, const Tensor& k_GnD, const Tensor& v_GnD) const;
+  void read(Page page, int64_t layer, DType dtype, const Tensor& k_GND, const Tensor& v_GND) const;
   // A new page with the first n slots of all layers.
   Page copy(Page page, int64_t n);
   // Forgets the slots from n on.
