@@ -230,8 +230,9 @@ RopeTables Llama::rope_tables(const ModelInput& input) const {
                                                        length);
 }
 
-Tensor Llama::forward(const ModelInput& input) {
+Tensor Llama::forward(const ModelInput& given) {
   return unit([&] {
+    const ModelInput input = within_window(given, config_.window);
     const RopeTables tables = rope_tables(input);
     Tensor x_BTC = dropout_(embed_tokens_(input.tokens_BT));
     for (size_t i = 0; i < blocks_.size(); ++i) {
