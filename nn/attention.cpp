@@ -189,8 +189,9 @@ Tensor SelfAttention::operator()(const Tensor& x_BTC, const ModelInput& input, i
     const auto [q, k, v] = split3(qkv_(x_BTC));
     KvCache::All all{heads(k), heads(v)};
     if (input.cache != nullptr) all = input.cache->append(layer, all.k_BGKD, all.v_BGKD);
-    const Tensor y_BHTD = attention(heads(q), all.k_BGKD, all.v_BGKD, input.mask,
-                                    {.dropout = weights_dropout_.use_now()});
+    const Tensor y_BHTD = Context::current().seams.call<SelfAttentionSeam>(
+        heads(q), all.k_BGKD, all.v_BGKD, input.mask,
+        AttentionOptions{.dropout = weights_dropout_.use_now()});
     return proj_(reshape(permute(y_BHTD, {0, 2, 1, 3}), {B, T, C}));
   });
 }

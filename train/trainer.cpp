@@ -25,7 +25,7 @@ TokenStore checked(TokenStore tokens, const Config& config) {
 }
 
 Tensor logits_of(nn::LanguageModel& model, const Batch& batch) {
-  return model(batch.inputs, Context::current().seams.call<MaskSeam>(batch));
+  return Context::current().seams.call<ForwardSeam>(model, batch);
 }
 
 // Tells observers that an evaluation begins, and when it is over.

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "core/context.h"
 #include "data/sampler.h"
 #include "data/token_store.h"
 #include "nn/gpt2.h"
@@ -28,6 +29,16 @@ struct MaskSeam {
   // Causal attention within documents, padding seen by nobody.
   static nn::Mask standard(const Batch& batch) {
     return {.causal = true, .key_valid = batch.key_valid, .documents = batch.documents};
+  }
+};
+
+// How a model is run on a batch: its logits.
+struct ForwardSeam {
+  static constexpr const char* name = "forward";
+  using Signature = Tensor(nn::LanguageModel& model, const Batch& batch);
+  // With what attention may see of it, and nothing else: no state of an earlier batch.
+  static Tensor standard(nn::LanguageModel& model, const Batch& batch) {
+    return model(batch.inputs, Context::current().seams.call<MaskSeam>(batch));
   }
 };
 
