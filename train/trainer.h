@@ -89,6 +89,10 @@ class Trainer {
   // Loss on `rows` sequences of fresh uniform tokens, made by (seed, step), under the run's own
   // label rule; emits a FloorProbeEvent. Changes nothing that a later step reads.
   FloorProbeEvent probe_floor(int64_t rows);
+  // Merges the adapters, runs the model on `rows` sequences of held-out text, and undoes the merge,
+  // bit for bit; emits a MergeProbeEvent with what the model says before and then. Nothing for a
+  // model without adapters, and where a product of theirs is not finite.
+  void probe_merge(int64_t rows);
 
   int64_t steps_done() const { return step_; }
   const Config& config() const { return config_; }
