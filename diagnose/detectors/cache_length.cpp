@@ -1,15 +1,13 @@
-// cache.length: while a micro-batch is trained, attention has no more keys than it has tokens.
+// cache.length: a micro-batch that is trained does not attend to the keys of the one before.
 //
 // Sees: the tokens of a micro-batch (BatchEvent), and between it and its objective the number of
 // keys of what attention shows, of flash_attention, and of a masked softmax.
-// Fires: at the first attention over more keys than a sequence of the micro-batch has tokens: a
-// cache came with keys of something else. That is certain, whatever the keys say. It is
-// kv.micro-batch where the micro-batch before had keys enough for what is too much, else there is
-// no cause.
+// Fires: at the first attention over as many keys as the micro-batch before had, and its own tokens
+// behind them: kv.micro-batch. Nobody has a right to the keys of another micro-batch, so that the
+// number proves it.
 // Silent: in evaluation and generation, where a cache is right; outside of a micro-batch's forward
-// pass, so in the backward pass, where a checkpointed layer may run again; on fewer keys (variable
-// lengths run each text for itself); for a prefix that a model adds itself to each sequence, the
-// first micro-batch has it too, and there is no cause.
+// pass, so in the backward pass, where a checkpointed layer may run again; on keys that are more by
+// another number, which a learned prefix, or wrong lengths (attention.lengths), explain.
 // It serves one case in the lab; training with a cache is the rare way to meet it.
 #include <fmt/format.h>
 
@@ -60,10 +58,9 @@ class CacheLength : public Watcher {
     if (keys == 0) return;
     looked();
     keys_ = std::max(keys_, keys);
-    if (keys <= tokens_) return;
+    if (before_ == 0 || keys != before_ + tokens_) return;
     found_ = true;
-    const bool was_there = before_ > 0 && keys - tokens_ <= before_;
-    report(was_there ? "kv.micro-batch" : "", was_there ? 0.98 : 0.8, "attention",
+    report("kv.micro-batch", 0.98, "attention",
            fmt::format("{}{}{} keys for the {} tokens of micro-batch {}; the one before had {}",
                        event.launch.label.module, *event.launch.label.module != 0 ? ": " : "", keys,
                        tokens_, micro_batch_, before_));

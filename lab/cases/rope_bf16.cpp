@@ -2,58 +2,62 @@
 #include <set>
 
 #include "autograd/functional.h"
-#include "core/float16.h"
 #include "lab/case.h"
 #include "nn/rope.h"
 
-// Shapes: T positions, P pairs.
+// Shapes: B batch, T positions, P pairs, N all positions of a batch.
 namespace faultline::lab {
 namespace {
 
 using nn::RopeConfig;
 using nn::RopeTables;
 
-// page: begin
-// The wrong code: the model was cast to bf16 as a whole, so the frequencies are bf16; positions
-// take their dtype, and the angles are the product.
-RopeTables in_bf16(const RopeConfig& config, int64_t head_size, const Tensor& positions,
-                   int64_t length) {
-  const auto pairs = nn::rope_frequencies(config, head_size, length);
-  const Tensor p_TP = cast(reshape(positions, {-1, 1}), DType::bf16);
-  const Tensor frequencies =
-      tensor(std::vector<float>(pairs.begin(), pairs.end()), {head_size / 2});
-  const Tensor angles = cast(p_TP * cast(frequencies, DType::bf16), DType::bf16);
-  // page: end
-  const auto values = angles.to_vector<double>();
+RopeTables tables_of(const std::vector<double>& angles, double magnitude, const Shape& shape) {
   std::vector<float> cosines, sines;
-  for (const double angle : values) {
-    cosines.push_back(static_cast<float>(nn::rope_magnitude(config) * std::cos(angle)));
-    sines.push_back(static_cast<float>(nn::rope_magnitude(config) * std::sin(angle)));
+  for (const double angle : angles) {
+    cosines.push_back(static_cast<float>(magnitude * std::cos(angle)));
+    sines.push_back(static_cast<float>(magnitude * std::sin(angle)));
   }
-  const bool is_batch = positions.rank() == 2;
-  const Shape shape{is_batch ? positions.size(0) : 1, positions.size(-1), head_size / 2};
   return {tensor(cosines, shape), tensor(sines, shape)};
 }
+
+// [1 or B, T, P]
+Shape shape_for(const Tensor& positions, int64_t head_size) {
+  return {positions.rank() == 2 ? positions.size(0) : 1, positions.size(-1), head_size / 2};
+}
+
+// page: begin
+// The wrong code: the model was cast to bf16 as a whole, so the frequencies are bf16; positions
+// take their dtype, and an angle is their product.
+RopeTables in_bf16(const RopeConfig& config, int64_t head_size, const Tensor& positions,
+                   int64_t length) {
+  const auto exact = nn::rope_frequencies(config, head_size, length);
+  const Tensor frequencies_P =
+      cast(tensor(std::vector<float>(exact.begin(), exact.end()), {head_size / 2}), DType::bf16);
+  const Tensor positions_N1 = cast(reshape(positions, {-1, 1}), DType::bf16);
+  return tables_of((positions_N1 * frequencies_P).to_vector<double>(), nn::rope_magnitude(config),
+                   shape_for(positions, head_size));
+}
+// page: end
 
 // The remedy: one table of all positions, made in f64 before anything is cast, in which a forward
 // pass looks its positions up.
 RopeTables looked_up(const RopeConfig& config, int64_t head_size, const Tensor& positions,
                      int64_t length) {
-  const int64_t all = positions.to_vector<int64_t>().empty() ? 1 : length;
-  std::vector<float> cosines, sines;
-  for (int64_t p = 0; p < all; ++p) {
-    for (const double frequency : nn::rope_frequencies(config, head_size, length)) {
-      const double angle = static_cast<double>(p) * frequency;
-      cosines.push_back(static_cast<float>(nn::rope_magnitude(config) * std::cos(angle)));
-      sines.push_back(static_cast<float>(nn::rope_magnitude(config) * std::sin(angle)));
+  const auto frequencies = nn::rope_frequencies(config, head_size, length);
+  std::vector<double> angles;
+  for (int64_t p = 0; p < length; ++p) {
+    for (const double frequency : frequencies) {
+      angles.push_back(static_cast<double>(p) * frequency);
     }
   }
-  const Shape shape{all, head_size / 2};
-  const bool is_batch = positions.rank() == 2;
-  const Shape result{is_batch ? positions.size(0) : 1, positions.size(-1), head_size / 2};
-  const Tensor flat = reshape(positions, {-1});
-  return {reshape(index_select(tensor(cosines, shape), 0, flat), result),
-          reshape(index_select(tensor(sines, shape), 0, flat), result)};
+  const RopeTables all =
+      tables_of(angles, nn::rope_magnitude(config), Shape{length, head_size / 2});
+  const auto of_positions = [&](const Tensor& table) {
+    return reshape(index_select(table, 0, reshape(positions, {-1})),
+                   shape_for(positions, head_size));
+  };
+  return {of_positions(all.cosines), of_positions(all.sines)};
 }
 
 Plant tables_by(RopeTables (*by)(const RopeConfig&, int64_t, const Tensor&, int64_t)) {
@@ -62,7 +66,7 @@ Plant tables_by(RopeTables (*by)(const RopeConfig&, int64_t, const Tensor&, int6
 
 // The positions below 4096, of a head of two elements that turns by one radian a position; and the
 // score of a query 257 positions behind a key, both (1, 0), which is cos 257.
-void four_thousand_positions(const RunOptions& options, Metrics& metrics) {
+void four_thousand_positions(const RunOptions&, Metrics& metrics) {
   constexpr int64_t kPositions = 4096;
   const Tensor positions = arange(kPositions, 0, 1, DType::i32);
   const RopeTables tables = nn::rope_tables({}, 2, positions, kPositions);
@@ -72,11 +76,6 @@ void four_thousand_positions(const RunOptions& options, Metrics& metrics) {
   for (size_t p = 0; p < cosines.size(); ++p) distinct.emplace(cosines[p], sines[p]);
   metrics.count("distinct positions", static_cast<double>(distinct.size()));
   metrics.measure("score 257 apart", cosines[257]);
-
-  // The seed says where the two stand: the score should know only how far apart they are.
-  const auto begin = static_cast<size_t>(options.seed % 8) * 2;
-  metrics.measure("score 257 apart, shifted",
-                  cosines[begin] * cosines[begin + 257] + sines[begin] * sines[begin + 257]);
   Curve curve{"score by distance", {}, {}};
   for (size_t p = 250; p < 350; ++p) {
     curve.x.push_back(static_cast<double>(p));
