@@ -1,21 +1,30 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <set>
 
 #include "autograd/functional.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/whole_number.h"
 #include "core/context.h"
+#include "diagnose/attention_checks.h"
 #include "diagnose/attention_judge.h"
 #include "io/safetensors.h"
+#include "lab/catalogue.h"
+#include "train/model_directory.h"
 
 namespace faultline::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "Checks an implementation of attention by its answers to probes. --emit writes the probes, your\n"
-    "code answers them, --judge names the mistake that explains the answers.\n"
+    "Checks the attention, cache and positions of a model, a run or a Hugging Face folder, against\n"
+    "themselves and against rules; or an implementation of attention by its answers to probes:\n"
+    "--emit writes the probes, your code answers them, --judge names the mistake that explains the\n"
+    "answers. Exits 1 when something is wrong, 2 when it cannot be judged.\n"
+    "Example: faultline check-attention run\n"
     "Example: faultline check-attention --emit probes.safetensors\n"
     "Example: faultline check-attention --judge answers.safetensors";
 
@@ -30,6 +39,10 @@ st.save_file({{n: answer(n) for n in names}}, "answers.safetensors")
 )";
 
 struct CheckOptions {
+  std::string directory;
+  std::string adapter;
+  std::vector<std::string> faults;
+  int64_t threads = 0;
   std::string emit;
   std::string judge;
   std::string dtype = "f32";
@@ -132,11 +145,115 @@ int judge(const CheckOptions& options) {
   return verdict.wrong() == 0 ? 0 : 1;
 }
 
+// ---- of a model ---------------------------------------------------------------------------------
+
+Json json_of(const std::vector<diagnose::AttentionCheck>& checks, bool fault) {
+  Json ran = Json::array();
+  Json skipped = Json::array();
+  for (const diagnose::AttentionCheck& check : checks) {
+    if (!check.ran()) {
+      skipped.push(Json::object().set("id", check.id).set("reason", check.skipped));
+      continue;
+    }
+    ran.push(Json::object()
+                 .set("id", check.id)
+                 .set("ok", check.ok())
+                 .set("difference", check.difference)
+                 .set("bound", check.bound)
+                 .set("bound_reason", check.reason)
+                 .set("cause", check.cause)
+                 .set("what", check.what));
+  }
+  return Json::object()
+      .set("verdict", fault ? "fault" : "healthy")
+      .set("checks", ran)
+      .set("checks_skipped", skipped);
+}
+
+void print(const diagnose::AttentionCheck& check) {
+  if (!check.ran()) {
+    fmt::print("{:24} not run: {}\n", check.id, check.skipped);
+    return;
+  }
+  const std::string bound = check.bound == 0 ? "0" : fmt::format("{:.1e}", check.bound);
+  fmt::print("{:24} {:9.3g} of {:8} {:6} {} ({})\n", check.id, check.difference, bound,
+             check.ok() ? "ok" : "FAILED", check.compared, check.reason);
+  if (check.ok()) return;
+  fmt::print("{:24} {}{}{}\n", "", check.cause, check.cause.empty() ? "" : ": ", check.what);
+}
+
+void print(const std::vector<diagnose::AttentionCheck>& checks) {
+  for (const diagnose::AttentionCheck& check : checks) print(check);
+  std::set<std::string> causes;
+  int64_t failed = 0;
+  for (const diagnose::AttentionCheck& check : checks) {
+    failed += check.failed() ? 1 : 0;
+    if (check.failed() && !check.cause.empty()) causes.insert(check.cause);
+  }
+  if (failed == 0) {
+    fmt::print("\nNothing is wrong.\n");
+    return;
+  }
+  fmt::print("\n{} of {} checks failed.\n", failed, checks.size());
+  for (const std::string& cause : causes)
+    fmt::print("{}; see faultline explain {}\n", cause, cause);
+}
+
+// The faults of --fault in one Context, as long as this lives.
+class Planted {
+ public:
+  Planted(const std::vector<std::string>& names, Context& context) {
+    for (const std::string& name : names) {
+      const lab::Variant& variant = catalogue_.find(name);
+      guards_.push_back(variant.plant(context));
+      fmt::print(stderr, "planted: {}\n", variant.full_name());
+    }
+  }
+
+  // Throws when nobody asked for what was planted: then nothing was wrong.
+  void check_asked(const Context& context) const {
+    const auto unasked = context.seams.unasked();
+    require(guards_.empty() || unasked.empty(),
+            "check-attention: no check asks the seam \"{}\", which --fault replaces; `faultline "
+            "train tiny --fault ID` may",
+            unasked.empty() ? "" : unasked[0]);
+  }
+
+ private:
+  lab::Catalogue catalogue_;
+  std::vector<std::shared_ptr<void>> guards_;
+};
+
+int check_model(const CheckOptions& options, Context& context) {
+  const train::ModelDirectory source = train::open_model(options.directory, options.adapter);
+  nn::AttentionPolicy policy;
+  std::shared_ptr<void> replaced;
+  if (source.record) {
+    const train::Config config = source.record->config.build();
+    replaced = config.apply_attention_policy();
+    policy = nn::attention_policy_from_name(config.attention);
+  }
+  const Planted planted(options.faults, context);
+  const auto checks = diagnose::check_attention(*source.model, policy);
+  const bool fault = std::any_of(checks.begin(), checks.end(),
+                                 [](const diagnose::AttentionCheck& c) { return c.failed(); });
+  if (!fault) planted.check_asked(context);
+  if (options.json != "-") print(checks);
+  write_json(options.json, json_of(checks, fault));
+  return fault ? 1 : 0;
+}
+
 int check_attention(const CheckOptions& options) {
-  require(options.emit.empty() != options.judge.empty(),
-          "check-attention: give --emit FILE or --judge FILE");
-  Context context;
+  const int asked = (options.directory.empty() ? 0 : 1) + (options.emit.empty() ? 0 : 1) +
+                    (options.judge.empty() ? 0 : 1);
+  require(asked == 1, "check-attention: give one of DIR, --emit FILE and --judge FILE");
+  require(options.directory.empty() ? options.faults.empty() && options.adapter.empty() : true,
+          "check-attention: --fault and --adapter are for a model; name its directory");
+  require(options.threads >= 0 && options.threads <= 4096,
+          "check-attention: --threads must be in [1, 4096], got {}", options.threads);
+  Context context({.threads = static_cast<int>(options.threads)});
   const ContextGuard guard(context);
+  if (!options.directory.empty()) return check_model(options, context);
   if (!options.judge.empty()) return judge(options);
   emit(options);
   return 0;
@@ -147,6 +264,15 @@ int check_attention(const CheckOptions& options) {
 void add_check_attention(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("check-attention", kHelp);
   auto options = std::make_shared<CheckOptions>();
+  command->add_option("DIR", options->directory, "A run, or a Hugging Face folder");
+  command->add_option("--adapter", options->adapter,
+                      "A directory with a PEFT adapter for the model");
+  command
+      ->add_option("--fault", options->faults,
+                   "ID[:VARIANT] of a fault to plant while the checks run, may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--threads", options->threads, "OpenMP threads; never change a number")
+      ->check(whole_number<int64_t>());
   command->add_option("--emit", options->emit, "Write the probes to a safetensors file");
   command->add_option("--judge", options->judge, "Judge the answers in a safetensors file");
   command->add_option("--dtype", options->dtype, "Of the probes: f32 (default), f16 or bf16");

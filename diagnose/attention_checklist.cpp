@@ -6,6 +6,7 @@
 #include "core/context.h"
 #include "core/error.h"
 #include "diagnose/attention_checks.h"
+#include "diagnose/detector.h"
 #include "diagnose/model_runs.h"
 
 namespace faultline::diagnose {
@@ -127,13 +128,15 @@ AttentionCheck answers_of(nn::AttentionImplementation which) {
   });
 }
 
-// Where a check of the model knows no cause, that of the answers is the best guess there is.
-void share_causes(std::vector<AttentionCheck>& checks) {
-  const auto found = std::find_if(checks.begin(), checks.end(), [](const AttentionCheck& check) {
-    return check.failed() && !check.cause.empty();
-  });
-  if (found == checks.end()) return;
-  const std::string cause = found->cause;
+// Where a check knows no cause, it gets the first that another one, or else a detector, is sure of.
+void share_causes(std::vector<AttentionCheck>& checks, const Findings& findings) {
+  std::string cause;
+  for (const AttentionCheck& check : checks) {
+    if (check.failed() && cause.empty()) cause = check.cause;
+  }
+  for (const Detection& found : findings.ranked()) {
+    if (cause.empty() && found.confidence >= kHint) cause = found.cause;
+  }
   for (AttentionCheck& check : checks) {
     if (check.failed() && check.cause.empty()) check.cause = cause;
   }
@@ -144,6 +147,7 @@ void share_causes(std::vector<AttentionCheck>& checks) {
 std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
                                             const nn::AttentionPolicy& expected) {
   CheckedModel{model};  // throws where the model cannot be checked
+  const Watch watch(Context::current(), WatchLevel::full);
   std::vector<AttentionCheck> checks;
   const auto add = [&](const std::string& id, const std::function<AttentionCheck()>& run) {
     checks.push_back(attempt(id, run));
@@ -162,6 +166,8 @@ std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
   add("batched", [&] { return check_batched(model); });
   add("neighbours", [&] { return check_neighbours(model); });
   add("documents", [&] { return check_documents(model); });
+  add("micro-batches", [&] { return check_micro_batches(model); });
+  add("recomputed", [&] { return check_recomputed(model); });
   add("page-dtypes", [&] { return check_page_dtypes(model); });
   add("prefixes", [&] { return check_prefixes(); });
   for (const CacheKind kind : {CacheKind::contiguous, CacheKind::paged}) {
@@ -172,7 +178,7 @@ std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
     add("generation" + suffix, [&] { return check_generation(model, kind); });
   }
   add("merge", [&] { return check_merge(model); });
-  share_causes(checks);
+  share_causes(checks, watch.findings());
   return checks;
 }
 

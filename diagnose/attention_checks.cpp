@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string_view>
 
 #include "autograd/functional.h"
 #include "core/context.h"
@@ -106,12 +107,18 @@ int64_t wrong_pairs(const Tensor& weights_BHQK, Visible visible) {
   return wrong;
 }
 
-// The mistakes as one text, the causes of them as another.
+// What explains the answers, as one text; the cause only where there is one.
 void name(AttentionCheck& check, const AttentionVerdict& verdict) {
-  for (const AttentionMistake* mistake : verdict.named) {
-    if (check.cause.empty()) check.cause = mistake->cause;
+  const auto& named = verdict.named;
+  for (const AttentionMistake* mistake : named) {
     if (!check.what.empty()) check.what += " Or: ";
     check.what += mistake->what;
+  }
+  const auto agrees = [&](const AttentionMistake* mistake) {
+    return std::string_view(mistake->cause) == named[0]->cause;
+  };
+  if (!named.empty() && std::all_of(named.begin(), named.end(), agrees)) {
+    check.cause = named[0]->cause;
   }
 }
 
@@ -120,7 +127,8 @@ void name(AttentionCheck& check, const AttentionVerdict& verdict) {
 AttentionFunction framework_attention(std::optional<nn::AttentionPolicy> policy) {
   return [policy](const Tensor& q_BHQD, const Tensor& k_BGKD, const Tensor& v_BGKD,
                   const nn::Mask& mask, double softcap) {
-    return nn::attention(q_BHQD, k_BGKD, v_BGKD, mask, {.softcap = softcap, .policy = policy});
+    return Context::current().seams.call<nn::SelfAttentionSeam>(
+        q_BHQD, k_BGKD, v_BGKD, mask, nn::AttentionOptions{.softcap = softcap, .policy = policy});
   };
 }
 

@@ -73,6 +73,11 @@ AttentionCheck check_neighbours(nn::LanguageModel& model);
 // Another first document changes no bit of the logits of the second, in one row, under the mask of
 // training (train::MaskSeam).
 AttentionCheck check_documents(nn::LanguageModel& model);
+// A batch of training is not changed by the one before it (train::ForwardSeam).
+AttentionCheck check_micro_batches(nn::LanguageModel& model);
+// Segments that the backward pass computes anew give the gradient of those that were kept. Clears
+// the model's gradients.
+AttentionCheck check_recomputed(nn::LanguageModel& model);
 // `expected` is the policy that the model was to have; every call must have it, get what it asks,
 // and fall back to a slower implementation for a stated reason only.
 AttentionCheck check_dispatch(nn::LanguageModel& model, const nn::AttentionPolicy& expected = {});
@@ -106,7 +111,8 @@ AttentionCheck check_varlen();
 AttentionCheck check_merge(nn::LanguageModel& model);
 
 // All of them. Where a failed check of the model does not know its cause, it gets the one that the
-// answers to the probes name. `expected` as in check_dispatch().
+// answers to the probes name, or else what a Watch found meanwhile. `expected` as in
+// check_dispatch().
 std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
                                             const nn::AttentionPolicy& expected = {});
 

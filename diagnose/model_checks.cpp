@@ -9,6 +9,7 @@
 #include "diagnose/model_runs.h"
 #include "nn/left_padding.h"
 #include "nn/lora.h"
+#include "train/prompt_loss.h"
 #include "train/trainer.h"
 
 // Shapes: B batch, T positions, K keys.
@@ -165,6 +166,72 @@ AttentionCheck check_documents(nn::LanguageModel& model) {
   return check;
 }
 
+AttentionCheck check_micro_batches(nn::LanguageModel& model) {
+  AttentionCheck check{.id = "micro-batches",
+                       .compared = "logits of a batch in training, and behind another one (bits)",
+                       .reason = kSameBits};
+  CheckedModel checked(model);
+  const int64_t T = checked.positions();
+  Context& context = Context::current();
+  const auto forward = [&](uint64_t number) {
+    Batch batch;
+    batch.inputs = tensor(checked.text(T, number), {1, T});
+    batch.labels = batch.inputs;
+    batch.documents = zeros({1, T}, DType::i32);
+    batch.valid_tokens = T;
+    const Scoped<bool> on(context.gradients, true);
+    return context.seams.call<train::ForwardSeam>(model, batch).detach();
+  };
+  forward(1);
+  check.difference = largest_difference(forward(2), checked.logits({checked.text(T, 2)}));
+  if (check.ok()) return check;
+  check.what = "A batch finds what an earlier one left.";
+  check.cause = "kv.micro-batch";
+  return check;
+}
+
+// ---- gradients ----------------------------------------------------------------------------------
+
+namespace {
+
+// The gradient norm of the mean loss of a text, with the whole forward pass kept.
+double gradient_norm(nn::LanguageModel& model, const std::vector<int32_t>& text) {
+  const int64_t T = std::ssize(text);
+  std::vector<int32_t> labels(text.begin() + 1, text.end());
+  labels.push_back(kIgnoredLabel);
+  model.clear_gradients();
+  const Scoped<bool> on(Context::current().gradients, true);
+  const Tensor logits = model(tensor(text, {1, T}), nn::Mask{});
+  backward(nn::language_model_loss(logits, tensor(labels, {1, T})) *
+           (1.0 / static_cast<double>(T - 1)));
+  double sum = 0;
+  for (const Parameter* parameter : nn::trainable_parameters(model)) {
+    const Tensor gradient = parameter->gradient();
+    if (!gradient.defined()) continue;
+    for (const double x : gradient.to_vector<double>()) sum += x * x;
+  }
+  model.clear_gradients();
+  return std::sqrt(sum);
+}
+
+}  // namespace
+
+AttentionCheck check_recomputed(nn::LanguageModel& model) {
+  AttentionCheck check{.id = "recomputed",
+                       .compared = "gradient norm of segments computed anew, and kept",
+                       .reason = kRoundingReason};
+  CheckedModel checked(model);
+  const auto text = checked.text(checked.positions(), 0);
+  const double kept = gradient_norm(model, text);
+  const Scoped<bool> on(Context::current().gradients, true);
+  check.difference = std::abs(train::prompt_loss(model, text).gradient_norm - kept);
+  check.bound = checked.rounding(tensor<float>({static_cast<float>(kept)}));
+  if (check.ok()) return check;
+  check.what = "The pass that is computed anew sees other keys.";
+  check.cause = "kv.dtype-reinterpret:checkpoint-append";
+  return check;
+}
+
 // ---- adapters -----------------------------------------------------------------------------------
 
 namespace {
@@ -197,6 +264,17 @@ double largest_change(nn::LanguageModel& model, const std::vector<Tensor>& befor
   return largest;
 }
 
+// What a layer's merge did in place of adding the product once, or `otherwise`.
+std::string wrong_merge(const nn::MergeEvent& event, const std::string& otherwise) {
+  const Tensor added = event.after - event.before;
+  const double once = largest_difference(added, event.product);
+  if (largest_difference(added, event.product * 2) < 0.1 * once) return "lora.merge-twice";
+  const Shape& shape = event.product.shape();
+  if (shape[0] != shape[1]) return otherwise;
+  const double turned = largest_difference(added, transpose(event.product, 0, 1));
+  return turned < 0.1 * once ? "lora.fan-in-out" : otherwise;
+}
+
 }  // namespace
 
 AttentionCheck check_merge(nn::LanguageModel& model) {
@@ -213,11 +291,14 @@ AttentionCheck check_merge(nn::LanguageModel& model) {
   const std::vector<Tensor> weights = copied_parameters(model);
   check.bound = checked.rounding(before);
 
+  std::string cause = "lora.merge-bf16";
+  const auto listening = Context::current().events.subscribe<nn::MergeEvent>(
+      [&](const nn::MergeEvent& event) { cause = wrong_merge(event, cause); });
   const nn::Merge merge = nn::merge_adapters(model, nn::Originals::keep);
   check.difference = largest_difference(checked.logits(rows), before);
   if (!check.ok()) {
     check.what = "The merged model is another one.";
-    check.cause = "lora.merge-bf16";
+    check.cause = cause;
   }
   bool refused = false;
   try {

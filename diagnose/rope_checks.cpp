@@ -32,7 +32,7 @@ class Rotation {
                              int64_t length) const {
     const nn::RopeTables tables = Context::current().seams.call<nn::RopeTablesSeam>(
         rope_, D_, tensor(positions, {std::ssize(positions)}), length);
-    return rope(x, tables.cosines, tables.sines, rope_.layout).to_vector<double>();
+    return nn::rotary(x, tables, rope_.layout).to_vector<double>();
   }
 
   // The same by angles in f64, under a layout and with what `rounded` makes of a position.
@@ -84,13 +84,13 @@ double largest_in(const Tensor& x) {
   return largest;
 }
 
-// Of the rope launches of a forward pass, those of another layout than the model's.
+// Of the rotations of a forward pass, those that asked for another layout than the model's.
 int64_t other_layouts(nn::LanguageModel& model, RopeLayout layout) {
   CheckedModel checked(model);
   int64_t count = 0;
   const auto listening =
       Context::current().events.subscribe<LaunchEvent>([&](const LaunchEvent& event) {
-        if (std::string_view(event.launch.label.op) != "rope") return;
+        if (std::string_view(event.launch.label.op) != "rotary") return;
         if (event.launch.args.attributes.as<RopeAttributes>().layout != layout) ++count;
       });
   checked.logits({checked.text(checked.positions(), 0)});
