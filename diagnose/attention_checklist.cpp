@@ -147,7 +147,6 @@ void share_causes(std::vector<AttentionCheck>& checks, const Findings& findings)
 std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
                                             const nn::AttentionPolicy& expected) {
   CheckedModel{model};  // throws where the model cannot be checked
-  const Watch watch(Context::current(), WatchLevel::full);
   std::vector<AttentionCheck> checks;
   const auto add = [&](const std::string& id, const std::function<AttentionCheck()>& run) {
     checks.push_back(attempt(id, run));
@@ -158,6 +157,10 @@ std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
   checks.push_back(answers_of(nn::AttentionImplementation::flash));
   add("fresh-output", [&] { return check_fresh_output(attend); });
   add("varlen", [&] { return check_varlen(); });
+  add("prefixes", [&] { return check_prefixes(); });
+  add("page-dtypes", [&] { return check_page_dtypes(model); });
+  // What came before does wrong things on purpose.
+  const Watch watch(Context::current(), WatchLevel::full);
   add("rope.angles", [&] { return check_rope_angles(model); });
   add("rope.shift", [&] { return check_rope_shift(model); });
   add("dispatch", [&] { return check_dispatch(model, expected); });
@@ -168,8 +171,6 @@ std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
   add("documents", [&] { return check_documents(model); });
   add("micro-batches", [&] { return check_micro_batches(model); });
   add("recomputed", [&] { return check_recomputed(model); });
-  add("page-dtypes", [&] { return check_page_dtypes(model); });
-  add("prefixes", [&] { return check_prefixes(); });
   for (const CacheKind kind : {CacheKind::contiguous, CacheKind::paged}) {
     const std::string suffix = kind == CacheKind::paged ? ".paged" : ".contiguous";
     add("cache-contents" + suffix, [&] { return check_cache_contents(model, kind); });

@@ -228,18 +228,21 @@ AttentionVerdict judge_attention(const std::vector<AttentionProbe>& probes,
     if (!place->right()) wrong.push_back(&item);
   }
   if (wrong.empty()) return verdict;
+  std::vector<const AttentionMistake*> of_the_wrong;  // those that explain all wrong answers
   for (const AttentionMistake& mistake : attention_mistakes()) {
-    const auto explained = [&](const AttentionRules& rules) {
-      return std::count_if(wrong.begin(), wrong.end(),
-                           [&](const auto* item) { return Answers::agrees(*item, rules); });
-    };
-    if (const int64_t count = explained(mistake.rules); count > verdict.nearest_explains) {
+    const int64_t count = std::count_if(wrong.begin(), wrong.end(), [&](const auto* item) {
+      return Answers::agrees(*item, mistake.rules);
+    });
+    if (count > verdict.nearest_explains) {
       verdict.nearest = &mistake;
       verdict.nearest_explains = count;
     }
+    if (count == std::ssize(wrong)) of_the_wrong.push_back(&mistake);
     if (explains_all(given, mistake.rules)) verdict.named.push_back(&mistake);
   }
   if (verdict.named.empty()) name_beside_habits(given, verdict);
+  // Made on some paths only, so that answers are right that should be wrong with it.
+  if (verdict.named.empty() && of_the_wrong.size() == 1) verdict.named = of_the_wrong;
   return verdict;
 }
 

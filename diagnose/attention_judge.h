@@ -31,7 +31,9 @@ struct ProbeVerdict {
 
 struct AttentionVerdict {
   std::vector<ProbeVerdict> probes;
-  // The mistakes that predict every answer that was given, at least one of them wrong.
+  // The mistakes that predict every answer that was given, at least one of them wrong. Or the one
+  // that does so beside a habit with rows that see nothing or values that nobody sees. Or the only
+  // one that predicts every wrong answer.
   std::vector<const AttentionMistake*> named;
   // Where none does: the one that predicts most of the wrong answers, and how many; null: none
   // does.
