@@ -70,6 +70,7 @@ class Engine {
     for (size_t i = 0; i < grads.size(); ++i) run_hooks(node.hooks[i], grads[i], node.op->name);
 
     if (std::any_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); })) {
+      if (node.restore) node.restore();
       deliver(node, derivative(node, grads));
     } else {
       deliver(node, {});
@@ -167,6 +168,7 @@ class Engine {
 
   static void release(Node& node) {
     node.released = true;
+    node.restore = nullptr;
     for (Node::Kept& kept : node.inputs) kept = {};
     for (Node::Kept& kept : node.outputs) kept = {};
   }

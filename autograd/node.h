@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "autograd/tape.h"
 
 namespace faultline {
@@ -32,6 +34,8 @@ struct Node {
   const char* module = "";
   Site site;
   bool released = false;
+  // Brings back `inputs` and `outputs` where they were not kept; called before the derivative.
+  std::function<void()> restore;
 
   ~Node();
 };

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -13,9 +14,12 @@
 #include "cli/text_model.h"
 #include "cli/whole_number.h"
 #include "core/context.h"
+#include "data/text_decoder.h"
 #include "data/utf8.h"
-#include "data/utf8_stream.h"
+#include "diagnose/verdict.h"
+#include "lab/catalogue.h"
 #include "train/generation.h"
+#include "train/prompt_loss.h"
 
 namespace faultline::cli {
 namespace {
@@ -28,6 +32,12 @@ constexpr const char* kHelp =
     "Example: cat text | faultline generate run --prompt - --temperature 0.8 --top-p 0.95";
 
 struct GenerateOptions {
+  std::string fault;
+  std::string watch;
+  std::string beside;
+  std::string after;
+  std::string prompt_loss = "off";
+  std::string context = "0";
   std::string run;
   std::string adapter;
   std::string prompt;
@@ -56,11 +66,8 @@ train::SamplingOptions sampling_of(const GenerateOptions& options, const Generat
   return sampling;
 }
 
-// The text to continue: `given`, or standard input where that is "-".
-std::string prompt_of(const std::string& given) {
-  std::string text = given;
-  if (given == "-") text.assign(std::istreambuf_iterator<char>(std::cin), {});
-  const std::string where = given == "-" ? "standard input" : "--prompt";
+// Throws unless `text` is something that a model can read; `where` says where it came from.
+void check_text(const std::string& text, const std::string& where) {
   require(!text.empty(),
           "generate: the prompt is empty ({}); the model continues a text, so give it at least one "
           "character",
@@ -73,18 +80,34 @@ std::string prompt_of(const std::string& given) {
           static_cast<unsigned char>(
               text[static_cast<size_t>(std::max<int64_t>(0, repair.first_offset))]),
           repair.first_offset);
+}
+
+// The text to continue: `given`, or standard input where that is "-".
+std::string prompt_of(const std::string& given) {
+  std::string text = given;
+  if (given == "-") text.assign(std::istreambuf_iterator<char>(std::cin), {});
+  check_text(text, given == "-" ? "standard input" : "--prompt");
   return text;
+}
+
+int64_t page_slots_of(const GenerateOptions& options) {
+  if (options.kv_pages == "off") return 0;
+  return options.kv_pages == "on" ? 16
+                                  : faultline::whole_number<int64_t>(options.kv_pages).value_or(0);
 }
 
 train::KvStorage storage_of(const GenerateOptions& options) {
   using Kind = train::KvStorage::Kind;
-  const bool pages = options.kv_pages == "on";
+  const int64_t slots = page_slots_of(options);
   if (options.kv_cache == "off") {
-    require(!pages, "generate: --kv-pages on needs a cache; leave out --kv-cache off");
+    require(slots == 0, "generate: --kv-pages {} needs a cache; leave out --kv-cache off",
+            options.kv_pages);
     return {.kind = Kind::none};
   }
-  return {.kind = pages ? Kind::paged : Kind::contiguous,
-          .dtype = dtype_from_name(options.kv_cache)};
+  train::KvStorage storage{.kind = slots > 0 ? Kind::paged : Kind::contiguous,
+                           .dtype = dtype_from_name(options.kv_cache)};
+  if (slots > 0) storage.page_slots = slots;
+  return storage;
 }
 
 // What the model does not see of the prompt, on standard error.
@@ -125,42 +148,155 @@ Json answer_of(const std::string& prompt, const TextModel& model, const train::G
       .set("tokens_per_s", made.tokens_per_second());
 }
 
-// Generates and shows each token as it comes, unless the answer goes to standard output.
-int run(const GenerateOptions& options, const std::string& prompt, TextModel& model) {
-  nn::LanguageModel& network = *model.source.model;
-  train::GenerationOptions how{.policy = nn::context_policy_from_name(options.context_policy),
-                               .sinks = options.sinks,
-                               .storage = storage_of(options),
-                               .end_ids = model.end_ids,
-                               .usable_ids = model.tokenizer->vocab_size()};
-  const train::Request request{.prompt = model.tokenizer->encode_prompt(prompt),
-                               .tokens = options.tokens,
-                               .sampling = sampling_of(options, model.source.generation)};
-  note_dropped(train::context_of(network, request, how), how.policy);
-  const bool quiet = options.json == "-";
-  Utf8Stream stream;
-  how.on_token = [&](size_t, int32_t id) {
-    if (!quiet && !model.ends_with(id)) show(stream.add(model.tokenizer->bytes_of(id)));
-  };
-  if (!quiet) show(prompt);
-  const train::Generation made = train::generate(network, {&request, 1}, how);
-  if (!quiet) show(stream.finish() + "\n");
-  write_json(options.json, answer_of(prompt, model, made, how.policy));
-  return 0;
+// Lets the prompt's pages be those of a text that was continued before.
+void keep_prefixes(const nn::LanguageModel& model, int64_t slots, train::KvStorage& storage) {
+  constexpr int64_t kSlots = 4096;  // of all texts together
+  require(slots > 0, "generate: --after needs --kv-pages: whole pages are used again");
+  const nn::ModelShape shape = model.model_shape();
+  const int64_t pages = (kSlots + 2 * shape.seq_len) / slots + 2;
+  const nn::PageShape page{shape.num_layers, shape.num_key_value_heads, shape.head_size, slots};
+  storage.pool = std::make_shared<nn::PagePool>(page, pages, size_of(storage.dtype));
+  storage.prefixes = std::make_shared<nn::PrefixCache>(storage.pool, kSlots / slots);
+  storage.weights = "the model";
 }
 
-int generate(const GenerateOptions& options) {
+// One continuation of a prompt, shown as it comes unless the answer goes to standard output.
+class Run {
+ public:
+  Run(const GenerateOptions& options, const std::string& prompt, TextModel& model)
+      : options_(options),
+        prompt_(prompt),
+        model_(model),
+        how_{.policy = nn::context_policy_from_name(options.context_policy),
+             .sinks = options.sinks,
+             .positions = faultline::whole_number<int64_t>(options.context).value_or(0),
+             .storage = storage_of(options),
+             .end_ids = model.end_ids,
+             .usable_ids = model.tokenizer->vocab_size()} {
+    requests_.push_back(request_of(prompt));
+    if (!options.beside.empty()) requests_.push_back(request_of(options.beside));
+  }
+
+  // The answer, without what detectors say.
+  Json go() {
+    note_dropped(train::context_of(*model_.source.model, requests_[0], how_), how_.policy);
+    const bool quiet = options_.json == "-";
+    if (options_.prompt_loss == "on") show_prompt_loss(quiet);
+    if (!options_.after.empty()) go_before();
+    TextDecoder decoder;
+    how_.on_token = [&](size_t row, int32_t id) {
+      if (row > 0 || quiet || model_.ends_with(id)) return;
+      show(decoder.add(model_.tokenizer->bytes_of(id)));
+    };
+    if (!quiet) show(prompt_);
+    const train::Generation made = train::generate(*model_.source.model, requests_, how_);
+    if (!quiet) show(decoder.finish() + "\n");
+    return answer_of(prompt_, model_, made, how_.policy);
+  }
+
+ private:
+  train::Request request_of(const std::string& text) const {
+    return {.prompt = model_.tokenizer->encode_prompt(text),
+            .tokens = options_.tokens,
+            .sampling = sampling_of(options_, model_.source.generation)};
+  }
+
+  void show_prompt_loss(bool quiet) const {
+    const train::PromptLoss found =
+        train::prompt_loss(*model_.source.model, model_.tokenizer->encode_prompt(prompt_));
+    fmt::print(quiet ? stderr : stdout, "the prompt: {:.4f} nats per token, gradient norm {:.4g}\n",
+               found.loss, found.gradient_norm);
+  }
+
+  // Continues the other text by a token, which fills its pages.
+  void go_before() {
+    keep_prefixes(*model_.source.model, page_slots_of(options_), how_.storage);
+    train::Request before = request_of(options_.after);
+    before.tokens = 1;
+    train::generate(*model_.source.model, {&before, 1}, how_);
+  }
+
+  const GenerateOptions& options_;
+  const std::string& prompt_;
+  TextModel& model_;
+  train::GenerationOptions how_;
+  std::vector<train::Request> requests_;
+};
+
+// The flags that a fault may need, by their names: where the value is kept, and what the user gave.
+struct Setting {
+  std::string* value;
+  const CLI::Option* given;
+};
+using Settings = std::map<std::string, Setting>;
+
+// Sets what the fault needs; throws where the user set it otherwise.
+void apply_needs(const lab::Variant& fault, const Settings& settings) {
+  for (const auto& [flag, needed] : fault.generation().needs) {
+    const Setting& setting = settings.at(flag);
+    if (*setting.value == needed) continue;
+    require(setting.given->count() == 0,
+            "--fault {}: it shows only with --{} {}, and you set {}; leave that out",
+            fault.full_name(), flag, needed, *setting.value);
+    fmt::print(stderr, "{} needs --{} {}\n", fault.full_name(), flag, needed);
+    *setting.value = needed;
+  }
+}
+
+Json detections_of(const diagnose::Watch& watch) {
+  Json list = Json::array();
+  for (const diagnose::Detection& found : watch.findings().ranked()) {
+    list.push(diagnose::to_json(found));
+  }
+  return list;
+}
+
+// A generation under watch, and with it a fault where one was asked for.
+void run_watched(const GenerateOptions& options, const std::string& prompt, TextModel& model,
+                 const lab::Variant* fault) {
+  Context& context = Context::current();
+  const std::string level = options.watch.empty() ? fault ? "full" : "off" : options.watch;
+  const diagnose::Watch watch(context, diagnose::watch_level_from_name(level));
+  const std::shared_ptr<void> planted = fault ? fault->plant(context) : nullptr;
+  if (fault) fmt::print(stderr, "planted: {}\n", fault->full_name());
+  const auto judge = [&] {
+    if (watch.level() == diagnose::WatchLevel::off) return;
+    fmt::print(options.json == "-" ? stderr : stdout, "{}", diagnose::verdict_text(watch));
+  };
+  try {
+    Json answer = Run(options, prompt, model).go();
+    judge();
+    const bool asked = fault || watch.level() != diagnose::WatchLevel::off;
+    if (asked) answer.set("detections", detections_of(watch));
+    if (fault) answer.set("planted", fault->full_name());
+    write_json(options.json, answer);
+  } catch (const Error&) {
+    judge();
+    throw;
+  }
+}
+
+int generate(GenerateOptions& options, const Settings& settings) {
   require(options.tokens >= 0, "generate: --tokens must not be negative, got {}", options.tokens);
   require(options.threads >= 0 && options.threads <= 4096,
           "generate: --threads must be in [1, 4096], got {}", options.threads);
+  std::optional<lab::Catalogue> catalogue;
+  const lab::Variant* fault = nullptr;
+  if (!options.fault.empty()) {
+    fault = &catalogue.emplace().find(options.fault);
+    apply_needs(*fault, settings);
+  }
   const std::string prompt = prompt_of(options.prompt);
+  if (!options.beside.empty()) check_text(options.beside, "--beside");
+  if (!options.after.empty()) check_text(options.after, "--after");
   Context context({.threads = static_cast<int>(options.threads), .seed = options.seed});
   const ContextGuard guard(context);
   TextModel model = open_text_model(options.run, options.adapter);
   note_ignored(model.source.ignored);
   std::shared_ptr<void> policy;
   if (model.source.record) policy = model.source.record->config.build().apply_attention_policy();
-  return run(options, prompt, model);
+  run_watched(options, prompt, model, fault);
+  return 0;
 }
 
 }  // namespace
@@ -190,18 +326,48 @@ void add_generate(CLI::App& app, int& exit_code) {
                       "slides on), sink+tail (the first tokens stay too), keep-head, or error");
   command->add_option("--sinks", options->sinks, "First tokens that sink+tail keeps (default 4)")
       ->check(whole_number<int64_t>());
-  command
-      ->add_option("--kv-cache", options->kv_cache,
-                   "How keys and values are kept between tokens: f32 (default), f16, bf16, or off")
-      ->check(CLI::IsMember({"f32", "f16", "bf16", "off"}));
-  command
-      ->add_option("--kv-pages", options->kv_pages,
-                   "Keep them in pages of 16 tokens: on, or off (default)")
-      ->check(CLI::IsMember({"on", "off"}));
+  const CLI::Option* cache =
+      command
+          ->add_option("--kv-cache", options->kv_cache,
+                       "How keys and values are kept between tokens: f32 (default), f16, bf16, or "
+                       "off")
+          ->check(CLI::IsMember({"f32", "f16", "bf16", "off"}));
+  const CLI::Option* pages =
+      command
+          ->add_option("--kv-pages", options->kv_pages,
+                       "Keep them in pages: on (of 16 tokens), the tokens of a page, or off "
+                       "(default)")
+          ->check(CLI::IsMember({"on", "off"}) | CLI::Range(1, 4096));
+  const CLI::Option* positions =
+      command
+          ->add_option("--context", options->context,
+                       "At most so many of the positions that the model knows (default 0: all)")
+          ->check(whole_number<int64_t>());
+  const CLI::Option* beside = command->add_option(
+      "--beside", options->beside,
+      "A text that is continued in the same batch and not shown; the answer does not depend on it");
+  const CLI::Option* after =
+      command->add_option("--after", options->after,
+                          "A text that is continued first; where the prompt begins alike, the keys "
+                          "of its whole pages are used again");
+  const CLI::Option* loss =
+      command
+          ->add_option("--prompt-loss", options->prompt_loss,
+                       "on: also the prompt's loss and the norm of its gradient")
+          ->check(CLI::IsMember({"on", "off"}));
+  command->add_option("--watch", options->watch,
+                      "off (default), light, full (default with --fault) or deep: detectors watch, "
+                      "and say what they found");
+  command->add_option("--fault", options->fault,
+                      "ID[:VARIANT] of a fault to plant; see faultline lab --list");
   command->add_option("--threads", options->threads, "OpenMP threads; never change a number")
       ->check(whole_number<int64_t>());
   command->add_option("--json", options->json, "Write the answer as JSON to a file, - for stdout");
-  command->callback([options, &exit_code] { exit_code = generate(*options); });
+  const Settings settings = {
+      {"kv-cache", {&options->kv_cache, cache}},   {"kv-pages", {&options->kv_pages, pages}},
+      {"context", {&options->context, positions}}, {"beside", {&options->beside, beside}},
+      {"after", {&options->after, after}},         {"prompt-loss", {&options->prompt_loss, loss}}};
+  command->callback([options, settings, &exit_code] { exit_code = generate(*options, settings); });
 }
 
 }  // namespace faultline::cli

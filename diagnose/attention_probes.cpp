@@ -64,7 +64,11 @@ class Row {
       dot += static_cast<double>(probe_.q[q + d]) * probe_.k[k + d];
     }
     for (int use = 0; use < rules_.scale_uses; ++use) {
-      dot /= std::sqrt(static_cast<double>(probe_.head_size));
+      if (probe_.scale != 0) {
+        dot *= probe_.scale;
+      } else {
+        dot /= std::sqrt(static_cast<double>(probe_.head_size));
+      }
     }
     const bool capped = probe_.softcap != 0 && !rules_.softcap_left_out;
     return capped ? probe_.softcap * std::tanh(dot / probe_.softcap) : dot;
@@ -98,9 +102,10 @@ class Row {
     bool visible = !probe_.causal || key <= position();
     if (probe_.window > 0) {
       const int64_t window = probe_.window + rules_.wider_window;
-      visible =
-          visible && key > position() - window && (probe_.causal || key < position() + window);
+      const bool near = key > position() - window && (probe_.causal || key < position() + window);
+      visible = visible && (near || key < probe_.sinks);
     }
+    visible = visible || key < probe_.prefix;
     if (!probe_.documents.empty() && !rules_.one_document) {
       const auto document = [&](int64_t at) {
         return probe_.documents[static_cast<size_t>(batch_ * probe_.keys + at)];
@@ -290,8 +295,8 @@ AttentionProbe nan_probe(ProbeMaker& make) {
 
 bool AttentionProbe::visible(int64_t batch_row, int64_t query, int64_t key) const {
   const int64_t at = query_offset + query;
-  if (causal && key > at) return false;
-  if (window > 0 && (key <= at - window || key >= at + window)) return false;
+  const bool near = window == 0 || (key > at - window && key < at + window);
+  if (key >= prefix && ((causal && key > at) || (!near && key >= sinks))) return false;
   const int64_t row = batch_row * keys;
   if (!documents.empty() &&
       documents[static_cast<size_t>(row + key)] != documents[static_cast<size_t>(row + at)]) {

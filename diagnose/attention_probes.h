@@ -11,7 +11,7 @@
 // and anybody else's kernel too.
 namespace faultline::diagnose {
 
-// One call: q [B, H, Q, D], k and v [B, G, K, D], row-major; scores are scaled by 1 / sqrt(D).
+// One call: q [B, H, Q, D], k and v [B, G, K, D], row-major.
 // Query row i stands at position query_offset + i among the keys.
 struct AttentionProbe {
   std::string name;
@@ -29,6 +29,9 @@ struct AttentionProbe {
   std::vector<uint8_t> key_valid;  // [B, K], 0 for padding; empty: all are text
   std::vector<int32_t> documents;  // [B, K]; empty: one
   double softcap = 0;              // 0: none
+  double scale = 0;                // of the scores; 0: 1 / sqrt(D)
+  int64_t prefix = 0;              // first keys that every query sees
+  int64_t sinks = 0;               // first keys that stay visible beyond the window
 
   bool visible(int64_t batch_row, int64_t query, int64_t key) const;
   // The same as [B, 1, Q, K].

@@ -168,6 +168,9 @@ nn::Gpt2Config read_gpt2(JsonFields& fields) {
 }
 
 Json gpt2_json(const nn::Gpt2Config& model) {
+  require(model.window == 0,
+          "config.json: cannot say that GPT-2 attends within a window; this model has one of {}",
+          model.window);
   return Json::object()
       .set("architectures", Json::array().push(kGpt2))
       .set("model_type", "gpt2")

@@ -205,6 +205,9 @@ nn::LlamaConfig read_llama(JsonFields& fields) {
 Json llama_json(const nn::LlamaConfig& model) {
   require(model.rope.layout == RopeLayout::half_split,
           "config.json: cannot say that rotary pairs are interleaved; this model has them");
+  require(model.window == 0,
+          "config.json: cannot say that Llama attends within a window; this model has one of {}",
+          model.window);
   const Json scaling = scaling_json(model.rope);
   return Json::object()
       .set("architectures", Json::array().push("LlamaForCausalLM"))

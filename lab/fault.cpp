@@ -112,6 +112,19 @@ Variant& Variant::not_in_training(const std::string& reason) {
   return *this;
 }
 
+Variant& Variant::in_generation(GenerationForm form) {
+  generation_ = std::move(form);
+  if (!training_) no_training_reason_ = "it is in what generates text";
+  return *this;
+}
+
+const GenerationForm& Variant::generation() const {
+  require(generation_.has_value(), "{}: cannot be planted where text is generated; {}{}",
+          full_name(), has_training_form() ? "a training run can have it: " : "see ",
+          has_training_form() ? training_command() : "`faultline lab " + full_name() + "`");
+  return *generation_;
+}
+
 const TrainingForm& Variant::training() const {
   require(training_.has_value(),
           "{}: cannot be planted in a training run: {}; `faultline lab {}` "

@@ -31,6 +31,11 @@ struct TrainingForm {
   std::map<std::string, std::string> needs;  // configuration in which it can show
 };
 
+// How the fault is planted in `faultline generate`.
+struct GenerationForm {
+  std::map<std::string, std::string> needs;  // flags without their dashes, under which it can show
+};
+
 // One way in which a fault happens, with the run that proves it. Built in a case file:
 // wrong, run, expect and caught_by are mandatory.
 class Variant {
@@ -70,6 +75,7 @@ class Variant {
   Variant& caught_by(const std::string& detector);
   Variant& in_training(TrainingForm form);
   Variant& not_in_training(const std::string& reason);
+  Variant& in_generation(GenerationForm form);
 
   const std::string& fault_id() const { return fault_; }
   const std::string& name() const { return name_; }
@@ -83,6 +89,9 @@ class Variant {
   const TrainingForm& training() const;
   // "faultline train tiny --steps 400 --fault ID --watch full --out DIR"
   std::string training_command() const;
+  // Throws InvalidArgument naming the fault when there is no such form.
+  const GenerationForm& generation() const;
+  bool has_generation_form() const { return generation_.has_value(); }
   bool has_training_form() const { return training_.has_value(); }
   const std::string& no_training_reason() const { return no_training_reason_; }
 
@@ -116,6 +125,7 @@ class Variant {
   std::string fixed_reason_;
   std::string detector_;
   std::optional<TrainingForm> training_;
+  std::optional<GenerationForm> generation_;
   std::string no_training_reason_ = "its case has no training form";
 };
 

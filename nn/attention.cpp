@@ -51,9 +51,21 @@ Tensor weighted_sums(const Tensor& weights_BHQK, const Tensor& v_BGKE) {
   return reshape(matmul(weights_BGRQK, v_BG1KE), {w[0], w[1], w[2], v_BGKE.size(3)});
 }
 
+// Padding may hold anything, also NaN: what it holds has weight 0, and 0 x NaN is NaN. Numbers
+// stay.
+Tensor numbers_where_padding(const Tensor& x_BGKD, const Tensor& key_valid_BK) {
+  if (!key_valid_BK.defined()) return x_BGKD;
+  const Tensor values = x_BGKD.detach();
+  const Tensor is_number = equal(values - values, zeros({}, x_BGKD.dtype()));
+  const Tensor zero = zeros({}, x_BGKD.dtype());
+  const Tensor valid_B1K1 =
+      reshape(key_valid_BK, {key_valid_BK.size(0), 1, key_valid_BK.size(1), 1});
+  return where(valid_B1K1, x_BGKD, where(is_number, x_BGKD, zero));
+}
+
 Tensor math_attention(const Tensor& q_BHQD, const Tensor& k_BGKD, const Tensor& v_BGKE,
                       const Mask& mask, double scale, const AttentionOptions& options) {
-  Tensor scores_BHQK = dot_products(q_BHQD, k_BGKD);
+  Tensor scores_BHQK = dot_products(q_BHQD, numbers_where_padding(k_BGKD, mask.key_valid));
   if (options.softcap > 0) {
     scores_BHQK = tanh(scores_BHQK * (scale / options.softcap)) * options.softcap;
     scale = 1;
@@ -68,7 +80,7 @@ Tensor math_attention(const Tensor& q_BHQD, const Tensor& k_BGKD, const Tensor& 
           mask.attributes(scale));
   const DropoutUse& drop = options.dropout;
   if (drop.p > 0) weights_BHQK = dropout(weights_BHQK, drop.key, drop.p, drop.layer);
-  return weighted_sums(weights_BHQK, v_BGKE);
+  return weighted_sums(weights_BHQK, numbers_where_padding(v_BGKE, mask.key_valid));
 }
 
 // ---- the call -----------------------------------------------------------------------------------
@@ -177,8 +189,9 @@ Tensor SelfAttention::operator()(const Tensor& x_BTC, const ModelInput& input, i
     const auto [q, k, v] = split3(qkv_(x_BTC));
     KvCache::All all{heads(k), heads(v)};
     if (input.cache != nullptr) all = input.cache->append(layer, all.k_BGKD, all.v_BGKD);
-    const Tensor y_BHTD = attention(heads(q), all.k_BGKD, all.v_BGKD, input.mask,
-                                    {.dropout = weights_dropout_.use_now()});
+    const Tensor y_BHTD = Context::current().seams.call<SelfAttentionSeam>(
+        heads(q), all.k_BGKD, all.v_BGKD, input.mask,
+        AttentionOptions{.dropout = weights_dropout_.use_now()});
     return proj_(reshape(permute(y_BHTD, {0, 2, 1, 3}), {B, T, C}));
   });
 }

@@ -36,6 +36,17 @@ struct AttentionOptions {
 Tensor attention(const Tensor& q_BHQD, const Tensor& k_BGKD, const Tensor& v_BGKE, const Mask& mask,
                  const AttentionOptions& options = {});
 
+// What computes the attention of a model's layers.
+struct SelfAttentionSeam {
+  static constexpr const char* name = "self attention";
+  using Signature = Tensor(const Tensor& q_BHQD, const Tensor& k_BGKD, const Tensor& v_BGKE,
+                           const Mask& mask, const AttentionOptions& options);
+  static Tensor standard(const Tensor& q_BHQD, const Tensor& k_BGKD, const Tensor& v_BGKE,
+                         const Mask& mask, const AttentionOptions& options) {
+    return attention(q_BHQD, k_BGKD, v_BGKE, mask, options);
+  }
+};
+
 // Causal multi-head self-attention with one projection for q | k | v and one for the result.
 class SelfAttention : public Module {
  public:

@@ -50,4 +50,21 @@ struct ContextFit {
 // InvalidArgument when they cannot.
 ContextFit fit_context(int64_t requested, int64_t new_tokens, const ContextWindow& window);
 
+// How a prompt is fitted, for whoever generates.
+struct ContextFitSeam {
+  static constexpr const char* name = "context fit";
+  using Signature = ContextFit(int64_t requested, int64_t new_tokens, const ContextWindow& window);
+  static ContextFit standard(int64_t requested, int64_t new_tokens, const ContextWindow& window) {
+    return fit_context(requested, new_tokens, window);
+  }
+};
+
+// A prompt of `tokens` tokens was fitted, and this is what its user is told.
+struct ContextFitEvent {
+  int64_t tokens;
+  int64_t new_tokens;
+  const ContextWindow& window;
+  const ContextFit& fit;
+};
+
 }  // namespace faultline::nn

@@ -157,8 +157,14 @@ AttentionPolicy attention_policy_from_name(const std::string& name) {
   if (name == "auto") return {};
   for (const Candidate& candidate : kCandidates) {
     if (name == nn::name(candidate.which)) return AttentionPolicy::require(candidate.which);
+    for (const Kind kind : {Kind::prefer, Kind::require, Kind::forbid}) {
+      const AttentionPolicy policy{kind, candidate.which};
+      if (name == to_string(policy)) return policy;
+    }
   }
-  fail("attention: must be auto, math or flash, got '{}'", name);
+  fail(
+      "attention: must be auto, math or flash, or prefer, require or forbid one of these, got '{}'",
+      name);
 }
 
 AttentionImplementation choose(const AttentionCall& call, const AttentionPolicy& policy) {

@@ -32,7 +32,8 @@ struct AttentionPolicy {
 };
 // "auto", "prefer flash", ...
 std::string to_string(const AttentionPolicy& policy);
-// "auto" is automatic, "math" and "flash" require that one; throws InvalidArgument on another name.
+// The same backwards; "math" and "flash" alone require that one. Throws InvalidArgument on another
+// name.
 AttentionPolicy attention_policy_from_name(const std::string& name);
 
 // The policy of calls that bring none of their own.

@@ -20,6 +20,7 @@ void Gpt2Config::check() const {
   require(hidden_size % num_heads == 0,
           "num_heads: {} heads do not divide hidden_size {} ({} mod {} = {}); choose a divisor",
           num_heads, hidden_size, hidden_size, num_heads, hidden_size % num_heads);
+  require(window >= 0, "window: must not be negative, got {}; 0 is none", window);
   require(dropout >= 0 && dropout < 1, "dropout: must be in [0, 1), got {}", dropout);
   require(layer_norm_epsilon > 0 && std::isfinite(layer_norm_epsilon),
           "layer_norm_epsilon: must be positive, got {}", layer_norm_epsilon);
@@ -109,8 +110,9 @@ ModelShape Gpt2::model_shape() const {
           .head_size = config_.hidden_size / config_.num_heads};
 }
 
-Tensor Gpt2::forward(const ModelInput& input) {
+Tensor Gpt2::forward(const ModelInput& given) {
   return unit([&] {
+    const ModelInput input = within_window(given, config_.window);
     const int64_t T = input.tokens_BT.size(1);
     const int64_t first = input.mask.query_offset;
     require(first + T <= config_.seq_len,

@@ -20,6 +20,7 @@ struct Gpt2Config {
   double init_std = 0.02;
   double layer_norm_epsilon = 1e-5;
   Gelu gelu = Gelu::tanh;
+  int64_t window = 0;  // keys that a position sees, itself included; 0: all
 
   // Throws InvalidArgument naming the first impossible value.
   void check() const;
@@ -71,7 +72,7 @@ class Gpt2 : public LanguageModel {
   Gpt2(const Gpt2Config& config, uint64_t seed, Start start = Start::random);
 
   // Throws InvalidArgument for a position that is not below seq_len.
-  Tensor forward(const ModelInput& input) override;
+  Tensor forward(const ModelInput& given) override;
   ModelShape model_shape() const override;
 
   const Gpt2Config& config() const { return config_; }

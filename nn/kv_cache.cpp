@@ -1,5 +1,6 @@
 #include "nn/kv_cache.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "autograd/functional.h"
@@ -25,6 +26,10 @@ void store_slots(const Tensor& slots, const Tensor& values, int64_t layer) {
   require(!all_finite(values),
           "kv cache: layer {} has a key or value beyond 65504, the largest f16; store bf16 or f32",
           layer);
+}
+
+Tensor KvReadSeam::standard(const Tensor& slots_BGCD, int64_t filled) {
+  return slice(slots_BGCD, 2, 0, filled);
 }
 
 StoredKvCache::StoredKvCache(const KvShape& shape, DType dtype) : shape_(shape), dtype_(dtype) {
@@ -65,9 +70,12 @@ KvCache::All StoredKvCache::append(int64_t layer, const Tensor& k_BGTD, const Te
   new_slots_ = k_BGTD.size(2);
   given_ = k_BGTD.dtype();
   next_layer_ = layer;  // until it is stored, only this layer or a new pass may come
-  const All all = store(layer, k_BGTD, v_BGTD);
+  const Context& context = Context::current();
+  const SlotRange slots = context.seams.call<KvSlotsSeam>(length_, new_slots_);
+  const All all = store(layer, slots.begin, k_BGTD, v_BGTD);
+  context.events.emit(KvAppendEvent{*this, layer, length_, slots, all.k_BGKD.size(2)});
   next_layer_ = layer + 1;
-  if (next_layer_ == shape_.num_layers) start_at(length_ + new_slots_);
+  if (next_layer_ == shape_.num_layers) start_at(std::max(length_, slots.end));
   return all;
 }
 
@@ -107,11 +115,13 @@ void ContiguousKvCache::forget(int64_t length) {
   }
 }
 
-KvCache::All ContiguousKvCache::store(int64_t layer, const Tensor& k_BGTD, const Tensor& v_BGTD) {
-  const int64_t end = length() + k_BGTD.size(2);
+KvCache::All ContiguousKvCache::store(int64_t layer, int64_t begin, const Tensor& k_BGTD,
+                                      const Tensor& v_BGTD) {
+  const int64_t end = begin + k_BGTD.size(2);
+  const int64_t filled = std::max(length(), end);
   const auto stored = [&](const Tensor& slots, const Tensor& given) {
-    store_slots(slice(slots, 2, length(), end), given, layer);
-    return cast(slice(slots, 2, 0, end), given.dtype());
+    store_slots(slice(slots, 2, begin, end), given, layer);
+    return cast(Context::current().seams.call<KvReadSeam>(slots, filled), given.dtype());
   };
   const auto number = static_cast<size_t>(layer);
   return {stored(keys_[number], k_BGTD), stored(values_[number], v_BGTD)};

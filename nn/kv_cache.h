@@ -7,6 +7,39 @@
 // Shapes: B batch, T new positions, K slots so far, G key-value heads, D head size.
 namespace faultline::nn {
 
+// Slots [begin, end) of a row.
+struct SlotRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// In which slots a pass stores the keys and values of its new positions.
+struct KvSlotsSeam {
+  static constexpr const char* name = "cache slots";
+  // `length` slots are filled, `count` come. Those behind the filled ones.
+  using Signature = SlotRange(int64_t length, int64_t count);
+  static SlotRange standard(int64_t length, int64_t count) { return {length, length + count}; }
+};
+
+// The slots of a cache in one block that attention is given.
+struct KvReadSeam {
+  static constexpr const char* name = "cache read";
+  // Of the slots of a layer, [B, G, capacity, D]: the first `filled`.
+  using Signature = Tensor(const Tensor& slots_BGCD, int64_t filled);
+  static Tensor standard(const Tensor& slots_BGCD, int64_t filled);
+};
+
+class KvCache;
+
+// A layer has stored the keys and values of a pass.
+struct KvAppendEvent {
+  const KvCache& cache;
+  int64_t layer;
+  int64_t length;   // slots that were filled before the pass
+  SlotRange slots;  // that it stored
+  int64_t given;    // slots of keys that attention got, from the first on
+};
+
 // What attention needs of a cache of keys and values. A forward pass of T new positions calls
 // `append` once for each layer, in order; all layers of a pass append the same T.
 class KvCache {
@@ -62,8 +95,9 @@ class StoredKvCache : public KvCache {
  protected:
   // `dtype` is f32, f16 or bf16, else InvalidArgument.
   StoredKvCache(const KvShape& shape, DType dtype);
-  // Stores slots [length, length + T) of a layer and returns slots [0, length + T).
-  virtual All store(int64_t layer, const Tensor& k_BGTD, const Tensor& v_BGTD) = 0;
+  // Stores slots [begin, begin + T) of a layer, and returns those that attention is given, from
+  // the first on.
+  virtual All store(int64_t layer, int64_t begin, const Tensor& k_BGTD, const Tensor& v_BGTD) = 0;
   // Slots from `length` on are forgotten.
   virtual void forget(int64_t length) = 0;
   void start_at(int64_t length);
@@ -88,7 +122,7 @@ class ContiguousKvCache : public StoredKvCache {
   int64_t bytes() const override;
 
  protected:
-  All store(int64_t layer, const Tensor& k_BGTD, const Tensor& v_BGTD) override;
+  All store(int64_t layer, int64_t begin, const Tensor& k_BGTD, const Tensor& v_BGTD) override;
   void forget(int64_t length) override;
 
  private:

@@ -113,13 +113,16 @@ int64_t PagePool::references(Page page) const { return live(page).references; }
 
 std::optional<DType> PagePool::dtype(Page page) const { return live(page).dtype; }
 
+DType PageDTypeSeam::standard(int32_t page, DType written, DType asked) {
+  require(written == asked,
+          "kv pages: page {} holds {}, and is used as {}; the bits of one mean other numbers in "
+          "the other",
+          page, faultline::name(written), faultline::name(asked));
+  return asked;
+}
+
 void PagePool::check_dtype(Page page, DType dtype) const {
-  const std::optional<DType> found = live(page).dtype;
-  require(
-      !found || *found == dtype,
-      "kv pages: page {} holds {}, and is used as {}; the bits of one mean other numbers in the "
-      "other",
-      page, name(found.value_or(dtype)), name(dtype));
+  PageDTypeSeam::standard(page, live(page).dtype.value_or(dtype), dtype);
 }
 
 Tensor PagePool::part(Page page, int64_t layer, DType dtype, int64_t part, int64_t first,
@@ -151,13 +154,16 @@ void PagePool::write(Page page, int64_t layer, int64_t first, DType dtype, const
 
 void PagePool::read(Page page, int64_t layer, DType dtype, const Tensor& k_GND,
                     const Tensor& v_GND) const {
-  check_dtype(page, dtype);
+  const Context& context = Context::current();
+  const DType written = live(page).dtype.value_or(dtype);
+  const DType as = context.seams.call<PageDTypeSeam>(page, written, dtype);
   const int64_t filled = live(page).filled[static_cast<size_t>(layer)];
   const int64_t N = k_GND.size(1);
   require(N <= filled, "kv pages: page {} holds {} slots in layer {}, {} are read", page, filled,
           layer, N);
-  copy_(k_GND, part(page, layer, dtype, 0, 0, N));
-  copy_(v_GND, part(page, layer, dtype, 1, 0, N));
+  copy_(k_GND, part(page, layer, as, 0, 0, N));
+  copy_(v_GND, part(page, layer, as, 1, 0, N));
+  context.events.emit(PageReadEvent{page, layer, written, as});
 }
 
 PagePool::Page PagePool::copy(Page page, int64_t n) {
@@ -310,23 +316,25 @@ void PagedKvCache::forget(int64_t length) {
   }
 }
 
-KvCache::All PagedKvCache::store(int64_t layer, const Tensor& k_BGTD, const Tensor& v_BGTD) {
+KvCache::All PagedKvCache::store(int64_t layer, int64_t begin, const Tensor& k_BGTD,
+                                 const Tensor& v_BGTD) {
   Shape shape = k_BGTD.shape();
-  shape[2] += length();
+  shape[2] = std::max(length(), begin + shape[2]);
   const All all{empty(shape, k_BGTD.dtype(), "kv pages"), empty(shape, k_BGTD.dtype(), "kv pages")};
   for (int64_t b = 0; b < shape[0]; ++b) {
-    write_row(b, layer, element(k_BGTD, b), element(v_BGTD, b));
+    write_row(b, layer, begin, element(k_BGTD, b), element(v_BGTD, b));
     read_row(b, layer, element(all.k_BGKD, b), element(all.v_BGKD, b));
   }
   return all;
 }
 
-void PagedKvCache::write_row(int64_t b, int64_t layer, const Tensor& k_GTD, const Tensor& v_GTD) {
+void PagedKvCache::write_row(int64_t b, int64_t layer, int64_t begin, const Tensor& k_GTD,
+                             const Tensor& v_GTD) {
   auto& row = rows_[static_cast<size_t>(b)];
   const int64_t P = pool_->shape().slots;
   const int64_t T = k_GTD.size(1);
-  for (int64_t t = std::max<int64_t>(0, pad(b) - length()); t < T;) {
-    const int64_t token = length() + t - pad(b);
+  for (int64_t t = std::max<int64_t>(0, pad(b) - begin); t < T;) {
+    const int64_t token = begin + t - pad(b);
     const auto place = static_cast<size_t>(token / P);
     const int64_t first = token % P;
     if (place == row.size()) row.push_back(pool_->take());

@@ -20,6 +20,23 @@ struct PageShape {
   bool operator==(const PageShape&) const = default;
 };
 
+// As which dtype the bits of a page are read.
+struct PageDTypeSeam {
+  static constexpr const char* name = "page dtype";
+  // `asked` by whoever reads; a page that holds `written` is not read as anything else: throws
+  // InvalidArgument.
+  using Signature = DType(int32_t page, DType written, DType asked);
+  static DType standard(int32_t page, DType written, DType asked);
+};
+
+// Slots of a page were read.
+struct PageReadEvent {
+  int32_t page;
+  int64_t layer;
+  DType written;
+  DType read;
+};
+
 // Memory for keys and values in pages of a few slots ("Efficient memory management for large
 // language model serving with PagedAttention", Kwon et al. 2023). A page holds its slots for all
 // layers. It belongs to whoever took it, and may be shared; then nobody writes to it.
@@ -123,12 +140,13 @@ class PagedKvCache : public StoredKvCache {
   int64_t bytes() const override;
 
  protected:
-  All store(int64_t layer, const Tensor& k_BGTD, const Tensor& v_BGTD) override;
+  All store(int64_t layer, int64_t begin, const Tensor& k_BGTD, const Tensor& v_BGTD) override;
   void forget(int64_t length) override;
 
  private:
   int64_t pad(int64_t row) const { return pads_.empty() ? 0 : pads_[static_cast<size_t>(row)]; }
-  void write_row(int64_t row, int64_t layer, const Tensor& k_GTD, const Tensor& v_GTD);
+  void write_row(int64_t row, int64_t layer, int64_t begin, const Tensor& k_GTD,
+                 const Tensor& v_GTD);
   void read_row(int64_t row, int64_t layer, const Tensor& k_GKD, const Tensor& v_GKD) const;
 
   std::shared_ptr<PagePool> pool_;

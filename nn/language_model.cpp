@@ -10,6 +10,11 @@ int64_t LanguageModel::parameter_count() {
   return count;
 }
 
+ModelInput within_window(ModelInput input, int64_t window) {
+  if (input.mask.window == 0) input.mask.window = window;
+  return input;
+}
+
 Tensor TokenLossSeam::standard(const Tensor& logits_BTV, const Tensor& labels_BT) {
   const Tensor logits_NV = reshape(logits_BTV, {-1, logits_BTV.shape()[-1]});
   return cross_entropy_rows(logits_NV, reshape(labels_BT, {-1}));

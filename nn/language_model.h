@@ -15,6 +15,10 @@ struct ModelInput {
   int64_t last = 0;          // logits of the last so many positions only; 0: of all
 };
 
+// The input of a model that attends within a window: its mask gets the window, unless it brings one
+// of its own or the model has none (0).
+ModelInput within_window(ModelInput input, int64_t window);
+
 // How the result of a branch (attention or MLP) joins the residual stream.
 struct ResidualSeam {
   static constexpr const char* name = "residual";

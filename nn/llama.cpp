@@ -80,15 +80,14 @@ class LlamaAttention : public Module {
       const auto heads = [&](const Tensor& projected) {
         return permute(reshape(projected, {B, T, -1, head_size_}), {0, 2, 1, 3});
       };
-      const auto turned = [&](const Tensor& x) {
-        return rope(x, tables.cosines, tables.sines, layout_);
-      };
+      const auto turned = [&](const Tensor& x) { return rotary(x, tables, layout_); };
       const Tensor q_BHTD = turned(heads(q_proj_(x_BTC)));
       // A cache holds keys that are turned already, so that each is turned once.
       KvCache::All all{turned(heads(k_proj_(x_BTC))), heads(v_proj_(x_BTC))};
       if (input.cache != nullptr) all = input.cache->append(layer, all.k_BGKD, all.v_BGKD);
-      const Tensor y_BHTD = attention(q_BHTD, all.k_BGKD, all.v_BGKD, input.mask,
-                                      {.dropout = weights_dropout_.use_now()});
+      const Tensor y_BHTD = Context::current().seams.call<SelfAttentionSeam>(
+          q_BHTD, all.k_BGKD, all.v_BGKD, input.mask,
+          AttentionOptions{.dropout = weights_dropout_.use_now()});
       return o_proj_(reshape(permute(y_BHTD, {0, 2, 1, 3}), {B, T, -1}));
     });
   }
@@ -226,12 +225,12 @@ RopeTables Llama::rope_tables(const ModelInput& input) const {
           "llama: with dynamic_ntk a sequence that grows beyond {} positions, here to {}, turns "
           "all keys by other angles than those in the cache; generate without a cache",
           config_.rope.original_positions, length);
-  return Context::current().seams.call<RopeTablesSeam>(config_.rope, config_.head(), positions,
-                                                       length);
+  return nn::rope_tables(config_.rope, config_.head(), positions, length);
 }
 
-Tensor Llama::forward(const ModelInput& input) {
+Tensor Llama::forward(const ModelInput& given) {
   return unit([&] {
+    const ModelInput input = within_window(given, config_.window);
     const RopeTables tables = rope_tables(input);
     Tensor x_BTC = dropout_(embed_tokens_(input.tokens_BT));
     for (size_t i = 0; i < blocks_.size(); ++i) {

@@ -26,6 +26,7 @@ struct LlamaConfig {
   bool mlp_bias = false;        // of the three
   double dropout = 0;           // of the embeddings, the attention weights and both branches
   double init_std = 0.02;
+  int64_t window = 0;  // keys that a position sees, itself included; 0: all
 
   int64_t head() const { return head_size != 0 ? head_size : hidden_size / num_heads; }
   // Throws InvalidArgument naming the first impossible value.
@@ -48,7 +49,7 @@ class Llama : public LanguageModel {
   // model says beyond the length of its training is another matter; whoever generates chooses a
   // limit. Throws InvalidArgument when a cache is to grow beyond the original positions of
   // dynamic_ntk, which turns all keys anew while cached ones are turned already.
-  Tensor forward(const ModelInput& input) override;
+  Tensor forward(const ModelInput& given) override;
   ModelShape model_shape() const override;
   DropoutKey& dropout_key() override { return dropout_key_; }
   const LlamaConfig& config() const { return config_; }

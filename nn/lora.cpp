@@ -22,6 +22,10 @@ void LoraInitSeam::standard(const Tensor& a, const Tensor& b, uint64_t seed, uin
   fill_(b, 0);
 }
 
+LoraFactors LoraStorageSeam::standard(const Shape& a, const Shape& b, DType dtype) {
+  return {zeros(a, dtype), zeros(b, dtype)};
+}
+
 namespace {
 
 void check_shape(int64_t rank, double alpha, const std::string& where) {
@@ -68,6 +72,10 @@ LoraAdapter::LoraAdapter(int64_t in, int64_t out, const LoraShape& shape, double
       b_(add_parameter("lora_B.weight", {out, shape.rank}, Decay::yes)),
       dropout_(dropout, key) {
   check_shape(shape.rank, shape.alpha, "");
+  const auto [a, b] = Context::current().seams.call<LoraStorageSeam>(
+      a_.value().shape(), b_.value().shape(), a_.value().dtype());
+  a_.set_value(a);
+  b_.set_value(b);
   add_child("lora_dropout", dropout_);
 }
 

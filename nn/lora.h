@@ -64,6 +64,20 @@ struct LoraInitSeam {
   static void standard(const Tensor& a, const Tensor& b, uint64_t seed, uint64_t stream);
 };
 
+// The two factors of an adapter.
+struct LoraFactors {
+  Tensor a;  // [r, in]
+  Tensor b;  // [out, r]
+};
+
+// Where the factors of an adapter lie.
+struct LoraStorageSeam {
+  static constexpr const char* name = "lora storage";
+  using Signature = LoraFactors(const Shape& a, const Shape& b, DType dtype);
+  // Zeros, each factor in a block of its own, which begins at a multiple of 64 bytes.
+  static LoraFactors standard(const Shape& a, const Shape& b, DType dtype);
+};
+
 enum class AdapterRole : uint8_t {
   off,     // the layer does not ask it
   active,  // the layer adds what it gives
@@ -167,6 +181,14 @@ struct LoraMergeSeam {
   using Signature = Tensor(const Tensor& weight, const Tensor& product);
   // Added in the dtype of the product and rounded once.
   static Tensor standard(const Tensor& weight, const Tensor& product);
+};
+
+// A layer is about to take in its active adapters; nothing was written yet.
+struct MergeEvent {
+  const Linear& layer;
+  const Tensor& before;   // its weight [out, in]
+  const Tensor& product;  // s B A of the active adapters, summed
+  const Tensor& after;    // what becomes of the weight
 };
 
 // What rounding left of a merge.

@@ -77,7 +77,9 @@ Merge merge_adapters(Module& model, Originals originals) {
   for (Linear* layer : layers) {
     const Tensor& weight = layer->weight().value();
     const Tensor product = product_of(*layer);
-    merged.push_back(Context::current().seams.call<LoraMergeSeam>(weight.detach(), product));
+    const Context& context = Context::current();
+    merged.push_back(context.seams.call<LoraMergeSeam>(weight.detach(), product));
+    context.events.emit(MergeEvent{*layer, weight, product, merged.back()});
     result.layers.push_back(compare(layer->path(), weight, merged.back(), product));
   }
   for (size_t i = 0; i < layers.size(); ++i) {

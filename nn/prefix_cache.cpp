@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/context.h"
 #include "core/rng.h"
 
 namespace faultline::nn {
@@ -15,6 +16,13 @@ uint64_t block_hash(uint64_t before, std::span<const int32_t> tokens, const Pref
   return hash;
 }
 
+// `before` stands for all earlier tokens: it was found by comparing them.
+bool PrefixMatchSeam::standard(const PrefixBlock& asked, const PrefixBlock& kept) {
+  return asked.before == kept.before && asked.owner == kept.owner &&
+         std::equal(asked.tokens.begin(), asked.tokens.end(), kept.tokens.begin(),
+                    kept.tokens.end());
+}
+
 PrefixCache::PrefixCache(std::shared_ptr<PagePool> pool, int64_t most_blocks, BlockHash hash)
     : pool_(std::move(pool)), most_blocks_(most_blocks), hash_(hash) {
   require(most_blocks >= 1, "prefix cache: needs room for at least one block, got {}", most_blocks);
@@ -26,17 +34,21 @@ PrefixCache::~PrefixCache() {
 
 uint64_t PrefixCache::hash_after(Number before, std::span<const int32_t> tokens,
                                  const PrefixOwner& owner) const {
-  return hash_(before == 0 ? 0 : entries_.at(before).hash, tokens, owner);
+  const uint64_t hash = before == 0 ? 0 : entries_.at(before).hash;
+  if (hash_ != nullptr) return hash_(hash, tokens, owner);
+  return Context::current().seams.call<BlockHashSeam>(hash, tokens, owner);
 }
 
 PrefixCache::Number PrefixCache::lookup(Number before, uint64_t hash,
                                         std::span<const int32_t> tokens, const PrefixOwner& owner) {
+  const Context& context = Context::current();
+  const PrefixBlock asked{tokens, owner, before};
   const auto [begin, end] = by_hash_.equal_range(hash);
   for (auto found = begin; found != end; ++found) {
     Entry& entry = entries_.at(found->second);
-    // `before` stands for all earlier tokens: it was found by comparing them.
-    if (entry.before == before && entry.owner == owner &&
-        std::equal(tokens.begin(), tokens.end(), entry.tokens.begin(), entry.tokens.end())) {
+    const PrefixBlock kept{entry.tokens, entry.owner, entry.before};
+    if (context.seams.call<PrefixMatchSeam>(asked, kept)) {
+      context.events.emit(PrefixHitEvent{asked, kept});
       entry.used = ++clock_;
       return found->second;
     }

@@ -19,10 +19,42 @@ struct PrefixOwner {
   bool operator==(const PrefixOwner&) const = default;
 };
 
+// A block of tokens and what its page depends on beside them.
+struct PrefixBlock {
+  std::span<const int32_t> tokens;
+  const PrefixOwner& owner;
+  uint64_t before;  // number of the block before it, which stands for all earlier tokens; 0: none
+};
+
+// Whether a kept block, found by its hash, is the one that is asked for.
+struct PrefixMatchSeam {
+  static constexpr const char* name = "prefix match";
+  // Tokens, owner and the block before are equal.
+  using Signature = bool(const PrefixBlock& asked, const PrefixBlock& kept);
+  static bool standard(const PrefixBlock& asked, const PrefixBlock& kept);
+};
+
+// The page of a kept block is about to be used for another sequence.
+struct PrefixHitEvent {
+  const PrefixBlock& asked;
+  const PrefixBlock& kept;
+};
+
 // The hash of a block of tokens that follows a prefix with the hash `before` (0: none).
 using BlockHash = uint64_t (*)(uint64_t before, std::span<const int32_t> tokens,
                                const PrefixOwner& owner);
 uint64_t block_hash(uint64_t before, std::span<const int32_t> tokens, const PrefixOwner& owner);
+
+// The hash of a prefix cache that was given none.
+struct BlockHashSeam {
+  static constexpr const char* name = "block hash";
+  using Signature = uint64_t(uint64_t before, std::span<const int32_t> tokens,
+                             const PrefixOwner& owner);
+  static uint64_t standard(uint64_t before, std::span<const int32_t> tokens,
+                           const PrefixOwner& owner) {
+    return block_hash(before, tokens, owner);
+  }
+};
 
 // Pages that hold the keys and values of beginnings of sequences, for sequences that begin alike.
 // A page is found by hash, and is given out only if its tokens, all tokens before them and the
@@ -31,7 +63,7 @@ class PrefixCache {
  public:
   // Keeps at most `most_blocks` pages; then the one that was used least lately goes, the end of a
   // prefix before its beginning. They keep their pages from going back to the pool.
-  PrefixCache(std::shared_ptr<PagePool> pool, int64_t most_blocks, BlockHash hash = &block_hash);
+  PrefixCache(std::shared_ptr<PagePool> pool, int64_t most_blocks, BlockHash hash = nullptr);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;

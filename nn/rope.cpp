@@ -4,7 +4,9 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/error.h"
+#include "autograd/functional.h"
+#include "autograd/observe.h"
+#include "core/context.h"
 
 namespace faultline::nn {
 namespace {
@@ -164,6 +166,24 @@ RopeTables RopeTablesSeam::standard(const RopeConfig& config, int64_t head_size,
   const bool is_batch = positions.rank() == 2;
   const Shape shape{is_batch ? positions.size(0) : 1, positions.size(-1), head_size / 2};
   return {tensor(cosines, shape), tensor(sines, shape)};
+}
+
+RopeTables rope_tables(const RopeConfig& config, int64_t head_size, const Tensor& positions,
+                       int64_t length) {
+  const Context& context = Context::current();
+  RopeTables tables = context.seams.call<RopeTablesSeam>(config, head_size, positions, length);
+  context.events.emit(RopeTablesEvent{config, head_size, positions, length, tables});
+  return tables;
+}
+
+Tensor RotarySeam::standard(const Tensor& x_BHTD, const RopeTables& tables, RopeLayout layout) {
+  return rope(x_BHTD, tables.cosines, tables.sines, layout);
+}
+
+Tensor rotary(const Tensor& x_BHTD, const RopeTables& tables, RopeLayout layout) {
+  Tensor y_BHTD = Context::current().seams.call<RotarySeam>(x_BHTD, tables, layout);
+  observe("rotary", {x_BHTD, tables.cosines, tables.sines, y_BHTD}, RopeAttributes{layout});
+  return y_BHTD;
 }
 
 }  // namespace faultline::nn

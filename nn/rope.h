@@ -60,4 +60,28 @@ struct RopeTablesSeam {
                              int64_t length);
 };
 
+// What a model turns its queries and keys by, for observers.
+struct RopeTablesEvent {
+  const RopeConfig& config;
+  int64_t head_size;
+  const Tensor& positions;
+  int64_t length;
+  const RopeTables& tables;
+};
+
+// The tables of RopeTablesSeam, announced as a RopeTablesEvent.
+RopeTables rope_tables(const RopeConfig& config, int64_t head_size, const Tensor& positions,
+                       int64_t length);
+
+// How queries and keys [B, H, T, D] are turned; `layout` is that of the weights which made them.
+struct RotarySeam {
+  static constexpr const char* name = "rotary";
+  using Signature = Tensor(const Tensor& x_BHTD, const RopeTables& tables, RopeLayout layout);
+  static Tensor standard(const Tensor& x_BHTD, const RopeTables& tables, RopeLayout layout);
+};
+
+// x [B, H, T, D] turned by RotarySeam. Shows observers the launch "rotary" with inputs x, cosines,
+// sines and the result, and RopeAttributes of the layout that was asked for.
+Tensor rotary(const Tensor& x_BHTD, const RopeTables& tables, RopeLayout layout);
+
 }  // namespace faultline::nn

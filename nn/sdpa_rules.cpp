@@ -4,6 +4,8 @@
 #include <cmath>
 #include <span>
 
+#include "core/context.h"
+
 namespace faultline::nn {
 namespace {
 
@@ -235,6 +237,7 @@ SdpaChoice sdpa_choice(const SdpaCall& call, const SdpaDevice& device) {
     }
     choice.rejected.push_back({backend, std::move(reasons)});
   }
+  Context::current().events.emit(SdpaChoiceEvent{call, device, choice});
   return choice;
 }
 

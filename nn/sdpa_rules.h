@@ -59,6 +59,14 @@ struct SdpaChoice {
   std::vector<SdpaRejection> rejected;  // those tried before the chosen one, in that order
 };
 
+// Emits an SdpaChoiceEvent.
 SdpaChoice sdpa_choice(const SdpaCall& call, const SdpaDevice& device);
+
+// What PyTorch does not say: which backend a call gets, and why it gets no faster one.
+struct SdpaChoiceEvent {
+  const SdpaCall& call;
+  const SdpaDevice& device;
+  const SdpaChoice& choice;
+};
 
 }  // namespace faultline::nn

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "autograd/functional.h"
+#include "autograd/observe.h"
 
 namespace faultline::nn {
 namespace {
@@ -72,6 +73,8 @@ Tensor attention_varlen(const Tensor& q_NHD, const Tensor& k_MGD, const Tensor& 
       q_NHD.rank() == 3 && k_MGD.rank() == 3 && v_MGE.rank() == 3 && k_MGD.size(0) == v_MGE.size(0),
       "attention_varlen: takes q [N, H, D], k [M, G, D] and v [M, G, E], got {}, {} and {}", q_NHD,
       k_MGD, v_MGE);
+  observe("attention_varlen", {q_NHD, k_MGD, v_MGE, bounds.cu_seqlens_q, bounds.cu_seqlens_k},
+          MaskAttributes{.causal = mask.causal, .window = mask.window});
   const std::vector<int64_t> ends_q =
       checked_bounds(bounds.cu_seqlens_q, "cu_seqlens_q", q_NHD.size(0), bounds.max_seqlen_q);
   const std::vector<int64_t> ends_k =
@@ -187,6 +190,7 @@ class PageTable {
 Tensor attention_paged(const Tensor& q_BHQD, const PagedKeys& keys,
                        const AttentionOptions& options) {
   require(q_BHQD.rank() == 4, "attention_paged: queries must be [B, H, Q, D], got {}", q_BHQD);
+  observe("attention_paged", {q_BHQD, keys.k_pool, keys.v_pool, keys.page_table, keys.lengths});
   const Shape& q = q_BHQD.shape();
   const PageTable table(keys, q[0], q[2]);
   std::vector<Tensor> rows;

@@ -32,7 +32,8 @@ struct SequenceBounds {
 // each other. Dropout takes sequence i for number first_sequence + i of its key. Reads the bounds
 // (synchronises) and throws InvalidArgument unless they begin with 0, never go down, end with the
 // number of tokens and obey the maxima: a kernel that trusts them reads another sequence, or
-// memory that is not its own.
+// memory that is not its own. Shows observers the launch "attention_varlen" with inputs q, k, v,
+// cu_seqlens_q, cu_seqlens_k and MaskAttributes, before it looks at the bounds.
 Tensor attention_varlen(const Tensor& q_NHD, const Tensor& k_MGD, const Tensor& v_MGE,
                         const SequenceBounds& bounds, const SequenceMask& mask,
                         const AttentionOptions& options = {});
@@ -56,7 +57,8 @@ struct PagedKeys {
 // q [B, H, Q, D] gives [B, H, Q, E]: the Q queries are the last of each row's positions, causal.
 // Reads table and lengths (synchronises) and throws InvalidArgument when a page is outside the
 // pool, a row has more keys than its pages hold or fewer than queries, or a page is shared although
-// that is refused.
+// that is refused. Shows observers the launch "attention_paged" with inputs q, k_pool, v_pool,
+// page_table and lengths, before it looks at the table.
 Tensor attention_paged(const Tensor& q_BHQD, const PagedKeys& keys,
                        const AttentionOptions& options = {});
 

@@ -32,6 +32,7 @@ constexpr Key kKeys[] = {
     {"head_size", &Config::head_size},
     {"intermediate_size", &Config::intermediate_size},
     {"rope_theta", &Config::rope_theta},
+    {"window", &Config::window},
     {"vocab_size", &Config::vocab_size},
     {"seq_len", &Config::seq_len},
     {"batch_size", &Config::batch_size},
@@ -221,6 +222,7 @@ nn::Gpt2Config gpt2_of(const Config& config) {
   model.hidden_size = config.hidden_size;
   model.dropout = config.dropout;
   model.init_std = config.init_std;
+  model.window = config.window;
   return model;
 }
 
@@ -247,6 +249,7 @@ nn::LlamaConfig llama_of(const Config& config) {
   model.rope.theta = config.rope_theta;
   model.dropout = config.dropout;
   model.init_std = config.init_std;
+  model.window = config.window;
   return model;
 }
 

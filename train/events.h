@@ -55,6 +55,14 @@ struct FloorProbeEvent {
   int64_t tokens;
 };
 
+// The logits of the same tokens with the adapters beside the weights, and merged into them. The
+// merge was undone.
+struct MergeProbeEvent {
+  int64_t step;
+  const Tensor& beside;
+  const Tensor& merged;
+};
+
 // The step is complete.
 struct StepEndEvent {
   int64_t step;

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "autograd/functional.h"
-#include "nn/left_padding.h"
 
 // Shapes: B rows, T new slots, V vocabulary.
 namespace faultline::train {
@@ -21,12 +20,20 @@ double seconds_since(Clock::time_point start) {
 
 using Logits = std::vector<std::vector<float>>;  // a row each
 
+int64_t positions_of(const nn::LanguageModel& model, const GenerationOptions& options) {
+  const int64_t known = model.model_shape().seq_len;
+  require(options.positions >= 0, "generation: {} positions; 0 is all of the model's",
+          options.positions);
+  return options.positions == 0 ? known : std::min(known, options.positions);
+}
+
 class Generator {
  public:
   Generator(nn::LanguageModel& model, std::span<const Request> requests,
             const GenerationOptions& options)
       : model_(model), requests_(requests), options_(options), shape_(model.model_shape()) {
     require(!requests.empty(), "generation: there is no request");
+    shape_.seq_len = positions_of(model, options);
     for (size_t b = 0; b < requests.size(); ++b) begin_row(b);
   }
 
@@ -93,7 +100,7 @@ class Generator {
     padding_.emplace(lengths);
     make_cache(std::min(shape_.seq_len, padding_->slots() + most - 1));
     const int64_t first = cache_->length();
-    const Tensor logits_B1V = pass(texts_, *padding_, first, padding_->slots() - first);
+    const Tensor logits_B1V = pass(texts_, texts_, *padding_, first, padding_->slots() - first);
     if (auto* paged = paged_cache(); paged != nullptr && options_.storage.prefixes != nullptr) {
       for (size_t b = 0; b < texts_.size(); ++b) {
         options_.storage.prefixes->keep(texts_[b], owner(), paged->pages(static_cast<int64_t>(b)));
@@ -151,7 +158,7 @@ class Generator {
   Tensor one_more_slot() {
     std::vector<std::vector<int32_t>> last;
     for (const auto& text : texts_) last.push_back({text.back()});
-    return pass(last, *padding_, cache_->length(), 1);
+    return pass(texts_, last, *padding_, cache_->length(), 1);
   }
 
   // The texts of `rows`, as much as the window holds of each, without a cache.
@@ -173,26 +180,31 @@ class Generator {
     std::iota(all.begin(), all.end(), 0);
     cache_.reset();  // its positions are past
     const nn::LeftPadding padding(lengths);
-    return rows_of(pass(contexts, padding, 0, padding.slots()), all);
+    return rows_of(pass(contexts, contexts, padding, 0, padding.slots()), all);
   }
 
-  // Logits [B, 1, V] of the last of the T slots from `first` on, which hold the ends of `texts`.
-  Tensor pass(const std::vector<std::vector<int32_t>>& texts, const nn::LeftPadding& padding,
+  // Logits [B, 1, V] of the last of the T slots from `first` on, which hold the ends of `parts`;
+  // the rows are `texts`.
+  Tensor pass(const TokenRows& texts, const TokenRows& parts, const nn::LeftPadding& padding,
               int64_t first, int64_t T) {
+    const Context& context = Context::current();
     std::vector<int32_t> tokens;
-    for (const auto& text : texts) {
+    for (const auto& text : parts) {
       const int64_t taken = std::min(T, std::ssize(text));
       tokens.insert(tokens.end(), static_cast<size_t>(T - taken), 0);
       tokens.insert(tokens.end(), text.end() - taken, text.end());
     }
-    nn::ModelInput input{.tokens_BT = tensor(tokens, {std::ssize(texts), T}), .mask = {}};
-    input.mask.query_offset = first;
-    input.mask.key_valid = padding.key_valid(first + T);
-    input.positions_BT = padding.positions(first, T);
+    nn::ModelInput input{.tokens_BT = tensor(tokens, {std::ssize(parts), T}),
+                         .mask = context.seams.call<GenerationMaskSeam>(padding, first, T)};
+    input.positions_BT = context.seams.call<GenerationPositionsSeam>(padding, first, T);
     input.cache = cache_.get();
     input.last = 1;
+    context.events.emit(GenerationInputEvent{texts, first, input});
     const Tensor logits_BTV = model_.forward(input);
-    return slice(logits_BTV, 1, logits_BTV.size(1) - 1, logits_BTV.size(1));
+    const Tensor logits_B1V = slice(logits_BTV, 1, logits_BTV.size(1) - 1, logits_BTV.size(1));
+    const DType cached = cache_ == nullptr ? logits_B1V.dtype() : cache_->dtype();
+    context.events.emit(GenerationLogitsEvent{model_, texts, first, cached, logits_B1V});
+    return logits_B1V;
   }
 
   Logits rows_of(const Tensor& logits_B1V, const std::vector<size_t>& rows) const {
@@ -238,6 +250,11 @@ class Generator {
 
 }  // namespace
 
+nn::Mask GenerationMaskSeam::standard(const nn::LeftPadding& padding, int64_t first,
+                                      int64_t count) {
+  return {.query_offset = first, .key_valid = padding.key_valid(first + count)};
+}
+
 int64_t Generation::tokens() const {
   int64_t count = 0;
   for (const Continuation& row : rows) count += std::ssize(row.tokens);
@@ -251,8 +268,12 @@ double Generation::tokens_per_second() const {
 nn::ContextFit context_of(nn::LanguageModel& model, const Request& request,
                           const GenerationOptions& options) {
   const nn::ContextWindow window{
-      .positions = model.model_shape().seq_len, .policy = options.policy, .sinks = options.sinks};
-  return nn::fit_context(std::ssize(request.prompt), request.tokens, window);
+      .positions = positions_of(model, options), .policy = options.policy, .sinks = options.sinks};
+  const Context& context = Context::current();
+  const int64_t tokens = std::ssize(request.prompt);
+  const nn::ContextFit fit = context.seams.call<nn::ContextFitSeam>(tokens, request.tokens, window);
+  context.events.emit(nn::ContextFitEvent{tokens, request.tokens, window, fit});
+  return fit;
 }
 
 Generation generate(nn::LanguageModel& model, std::span<const Request> requests,

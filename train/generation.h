@@ -9,10 +9,47 @@
 #include "nn/context_window.h"
 #include "nn/kv_pages.h"
 #include "nn/language_model.h"
+#include "nn/left_padding.h"
 #include "nn/prefix_cache.h"
 #include "train/sampling.h"
 
 namespace faultline::train {
+
+// The mask of a pass of `count` new slots from slot `first` on.
+struct GenerationMaskSeam {
+  static constexpr const char* name = "generation mask";
+  // Causal from `first` on, without the padding.
+  using Signature = nn::Mask(const nn::LeftPadding& padding, int64_t first, int64_t count);
+  static nn::Mask standard(const nn::LeftPadding& padding, int64_t first, int64_t count);
+};
+
+// The positions of these slots, i32 [B, count]; undefined: those that the mask gives.
+struct GenerationPositionsSeam {
+  static constexpr const char* name = "generation positions";
+  using Signature = Tensor(const nn::LeftPadding& padding, int64_t first, int64_t count);
+  static Tensor standard(const nn::LeftPadding& padding, int64_t first, int64_t count) {
+    return padding.positions(first, count);
+  }
+};
+
+using TokenRows = std::vector<std::vector<int32_t>>;
+
+// A pass over new slots is about to run. The slots [first, first + T) end with the ends of `texts`,
+// one a row, each of which begins at position 0.
+struct GenerationInputEvent {
+  const TokenRows& texts;  // whole ones
+  int64_t first;           // slots that are in the cache already
+  const nn::ModelInput& input;
+};
+
+// It ran: the logits of the last token of each text.
+struct GenerationLogitsEvent {
+  nn::LanguageModel& model;
+  const TokenRows& texts;
+  int64_t first;
+  DType cached;  // in which keys and values are kept
+  const Tensor& logits_B1V;
+};
 
 // One text to continue.
 struct Request {
@@ -39,6 +76,7 @@ struct KvStorage {
 struct GenerationOptions {
   nn::ContextPolicy policy = nn::ContextPolicy::keep_tail;
   int64_t sinks = 4;
+  int64_t positions = 0;  // at most so many of the model's; 0: all
   KvStorage storage;
   std::vector<int32_t> end_ids;  // any of these ends a row, as its last token
   int64_t usable_ids = 0;        // ids below this may be chosen; 0: all. For padded vocabularies

@@ -77,6 +77,7 @@ class Loop {
     result_.step = step.step;
     if (options_.probe_every > 0 && (is_last() || due(step.step, options_.probe_every))) {
       trainer_.probe_floor(kProbeRows);
+      trainer_.probe_merge(1);
     }
     // Saved before the evaluation, which may take long.
     if (is_last() || asks_to_stop() || due(step.step, options_.checkpoint_every)) save();

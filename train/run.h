@@ -72,7 +72,7 @@ enum class Stop : uint8_t { no, interrupted, fault };
 struct RunOptions {
   int64_t steps = 0;             // the last step, counted from the run's first
   int64_t checkpoint_every = 0;  // 0: only the last step
-  int64_t probe_every = 0;       // floor probes, see Trainer::probe_floor; 0: none
+  int64_t probe_every = 0;       // of the floor and of a merge, see Trainer; 0: none
   std::function<void(int64_t step)> before_step;
   std::function<Stop()> stop;  // asked after each step and within evaluations
   std::function<void(const StepResult& result, double ms)> on_step;

@@ -25,7 +25,7 @@ TokenStore checked(TokenStore tokens, const Config& config) {
 }
 
 Tensor logits_of(nn::LanguageModel& model, const Batch& batch) {
-  return model(batch.inputs, Context::current().seams.call<MaskSeam>(batch));
+  return Context::current().seams.call<ForwardSeam>(model, batch);
 }
 
 // Tells observers that an evaluation begins, and when it is over.
@@ -180,6 +180,23 @@ FloorProbeEvent Trainer::probe_floor(int64_t rows) {
                               std::sqrt(variance / count), batch.valid_tokens};
   context.events.emit(probe);
   return probe;
+}
+
+void Trainer::probe_merge(int64_t rows) {
+  const NoGrad off;
+  if (config_.lora.empty()) return;
+  for (const auto& [layer, adapter] : nn::adapters_of(*model_, kRunAdapter)) {
+    if (!all_finite(adapter->product())) return;
+  }
+  const nn::EvaluationMode evaluation(*model_);
+  Context& context = Context::current();
+  const Scoped<int64_t> number(context.step, step_);
+  const Batch batch = Evaluation(tokens_, split_.held_out, config_.seq_len, rows).batch(0);
+  const Tensor beside_BTV = logits_of(*model_, batch);
+  const nn::Merge merge = nn::merge_adapters(*model_, nn::Originals::keep);
+  const Tensor merged_BTV = logits_of(*model_, batch);
+  nn::unmerge_adapters(merge);
+  context.events.emit(MergeProbeEvent{step_, beside_BTV, merged_BTV});
 }
 
 State Trainer::state() {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "core/context.h"
 #include "data/sampler.h"
 #include "data/token_store.h"
 #include "nn/gpt2.h"
@@ -28,6 +29,16 @@ struct MaskSeam {
   // Causal attention within documents, padding seen by nobody.
   static nn::Mask standard(const Batch& batch) {
     return {.causal = true, .key_valid = batch.key_valid, .documents = batch.documents};
+  }
+};
+
+// How a model is run on a batch: its logits.
+struct ForwardSeam {
+  static constexpr const char* name = "forward";
+  using Signature = Tensor(nn::LanguageModel& model, const Batch& batch);
+  // With what attention may see of it, and nothing else: no state of an earlier batch.
+  static Tensor standard(nn::LanguageModel& model, const Batch& batch) {
+    return model(batch.inputs, Context::current().seams.call<MaskSeam>(batch));
   }
 };
 
@@ -78,6 +89,10 @@ class Trainer {
   // Loss on `rows` sequences of fresh uniform tokens, made by (seed, step), under the run's own
   // label rule; emits a FloorProbeEvent. Changes nothing that a later step reads.
   FloorProbeEvent probe_floor(int64_t rows);
+  // Merges the adapters, runs the model on `rows` sequences of held-out text, and undoes the merge,
+  // bit for bit; emits a MergeProbeEvent with what the model says before and then. Nothing for a
+  // model without adapters, and where a product of theirs is not finite.
+  void probe_merge(int64_t rows);
 
   int64_t steps_done() const { return step_; }
   const Config& config() const { return config_; }

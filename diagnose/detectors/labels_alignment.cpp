@@ -8,7 +8,8 @@
 //   - its own token: labels.no-shift
 //   - the token after next: labels.double-shift;
 // and when documents end in the batch, all with one id, and that id is never a label, the labels
-// before the ends being ignored: labels.eos-masked.
+// before the ends being ignored: labels.eos-masked, or lora.repetition where all that is trained
+// (StepBeginEvent) are adapters.
 // Why so many: labels that are next tokens raise neither of the first two alarms, whatever their
 // number; 16 keep a handful of labels of another kind from meaning anything. A program that
 // predicts ends at all does so before each, so 8 ends without a label are no accident.
@@ -19,6 +20,8 @@
 // begins. logits[:, 1:] with labels[:, 1:] leaves out the first place and is right, logits[:, :-1]
 // with the same labels shifts them again: only the memory of the logits tells the two apart.
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "diagnose/detector.h"
 #include "diagnose/loss_labels.h"
@@ -85,12 +88,20 @@ class LabelsAlignment : public Watcher {
  public:
   LabelsAlignment(Context& context, Findings& findings)
       : Watcher(context, findings, "labels.alignment") {
+    on(&LabelsAlignment::step_begins);
     on(&LabelsAlignment::batch_comes);
     on(&LabelsAlignment::launched);
     on(&LabelsAlignment::goes_backward);
   }
 
  private:
+  void step_begins(const train::StepBeginEvent& event) {
+    const auto is_adapter = [](const Parameter* parameter) {
+      return parameter->name().find(".lora_") != std::string::npos;
+    };
+    trains_adapters_ = !event.parameters.empty() &&
+                       std::all_of(event.parameters.begin(), event.parameters.end(), is_adapter);
+  }
   void batch_comes(const train::BatchEvent& event) {
     look();
     loss_labels_.batch_comes(event);
@@ -129,7 +140,7 @@ class LabelsAlignment : public Watcher {
 
   void judge(const Ends& found) {
     if (!found.masked()) return;
-    report("labels.eos-masked", 0.96, "labels",
+    report(trains_adapters_ ? "lora.repetition" : "labels.eos-masked", 0.96, "labels",
            fmt::format("{} documents end with id {}, which is none of {} labels; before each end "
                        "the label is ignored",
                        found.seen, found.id, found.labels));
@@ -138,6 +149,7 @@ class LabelsAlignment : public Watcher {
   LossLabels loss_labels_;
   Alignment alignment_;
   Ends ends_;
+  bool trains_adapters_ = false;  // and nothing else
 };
 
 }  // namespace
@@ -159,7 +171,12 @@ DETECTOR(labels_alignment) {
         "Labels of the end token are masked, usually because padding has the same id: the model "
         "never learns to stop.",
         "Mask padding by position, or give it an id of its own.",
-        "The end token is a label somewhere in the batch."}},
+        "The end token is a label somewhere in the batch."},
+       {"lora.repetition",
+        "A model is fine-tuned by adapters on labels without the end token: it never stops, and "
+        "repeats itself up to the limit. Its cache is not to blame.",
+        "Mask padding by position, or give it an id of its own; count the end among the labels.",
+        "The end token is a label, or a pass with a cache differs from one without."}},
       [](Context& context, Findings& findings) {
         return std::make_unique<LabelsAlignment>(context, findings);
       }};

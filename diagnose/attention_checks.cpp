@@ -1,0 +1,236 @@
+#include "diagnose/attention_checks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "autograd/functional.h"
+#include "core/context.h"
+#include "core/error.h"
+#include "core/rng.h"
+
+// Shapes: B batch, H query heads, G key heads, Q queries, K keys, D head size.
+namespace faultline::diagnose {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+Tensor bools(const std::vector<uint8_t>& values, const Shape& shape) {
+  Tensor result = empty(shape, DType::boolean);
+  std::copy(values.begin(), values.end(), result.mutable_data<bool>().begin());
+  return result;
+}
+
+nn::Mask mask_of(const AttentionProbe& probe) {
+  nn::Mask mask{.causal = probe.causal,
+                .query_offset = probe.query_offset,
+                .key_valid = {},
+                .documents = {},
+                .window = probe.window};
+  const Shape shape{probe.batch, probe.keys};
+  if (!probe.key_valid.empty()) mask.key_valid = bools(probe.key_valid, shape);
+  if (!probe.documents.empty()) mask.documents = tensor(probe.documents, shape);
+  return mask;
+}
+
+Tensor answer_of(const AttentionProbe& probe, const AttentionFunction& attend) {
+  const int64_t B = probe.batch;
+  const int64_t D = probe.head_size;
+  return attend(tensor(probe.q, {B, probe.heads, probe.queries, D}),
+                tensor(probe.k, {B, probe.key_heads, probe.keys, D}),
+                tensor(probe.v, {B, probe.key_heads, probe.keys, D}), mask_of(probe),
+                probe.softcap);
+}
+
+struct Answers {
+  std::map<std::string, Tensor> given;  // by probe
+  std::string refused;                  // what the first one threw, after its probe's name
+};
+
+Answers ask(const std::vector<AttentionProbe>& probes, const AttentionFunction& attend) {
+  const NoGrad off;
+  Answers answers;
+  for (const AttentionProbe& probe : probes) {
+    try {
+      answers.given[probe.name] = answer_of(probe, attend);
+    } catch (const Error& error) {
+      if (answers.refused.empty()) {
+        answers.refused = fmt::format("'{}' is refused: {}", probe.name, error.what());
+      }
+    }
+  }
+  return answers;
+}
+
+// Zero queries and keys make all scores 0; the values are the identity, so D is K.
+AttentionProbe showing_weights(AttentionProbe probe) {
+  const int64_t K = probe.keys;
+  const auto size = [&](int64_t heads, int64_t rows) {
+    return static_cast<size_t>(probe.batch * heads * rows * K);
+  };
+  probe.head_size = K;
+  probe.q.assign(size(probe.heads, probe.queries), 0);
+  probe.k.assign(size(probe.key_heads, K), 0);
+  probe.v.assign(size(probe.key_heads, K), 0);
+  for (size_t i = 0; i < probe.v.size(); ++i) {
+    const auto row = static_cast<int64_t>(i) / K;
+    if (row % K == static_cast<int64_t>(i) % K) probe.v[i] = 1;
+  }
+  return probe;
+}
+
+std::vector<AttentionProbe> visibility_probes() {
+  constexpr int64_t kMostKeys = 16;
+  std::vector<AttentionProbe> probes;
+  for (AttentionProbe& probe : attention_probes()) {
+    if (probe.softcap != 0 || probe.keys > kMostKeys || probe.name == "nan-in-padding") continue;
+    probes.push_back(showing_weights(std::move(probe)));
+  }
+  return probes;
+}
+
+// Pairs whose weight is nonzero where it should be zero, or the reverse. NaN is not zero.
+template <class Visible>
+int64_t wrong_pairs(const Tensor& weights_BHQK, Visible visible) {
+  const auto weights = weights_BHQK.to_vector<double>();
+  const Shape& shape = weights_BHQK.shape();
+  int64_t wrong = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const auto n = static_cast<int64_t>(i);
+    const int64_t key = n % shape[3];
+    const int64_t query = n / shape[3] % shape[2];
+    const int64_t head = n / shape[3] / shape[2] % shape[1];
+    const int64_t batch = n / shape[3] / shape[2] / shape[1];
+    if ((weights[i] != 0) != visible(batch, head, query, key)) ++wrong;
+  }
+  return wrong;
+}
+
+// The mistakes as one text, the causes of them as another.
+void name(AttentionCheck& check, const AttentionVerdict& verdict) {
+  for (const AttentionMistake* mistake : verdict.named) {
+    if (check.cause.empty()) check.cause = mistake->cause;
+    if (!check.what.empty()) check.what += " Or: ";
+    check.what += mistake->what;
+  }
+}
+
+}  // namespace
+
+AttentionFunction framework_attention(std::optional<nn::AttentionPolicy> policy) {
+  return [policy](const Tensor& q_BHQD, const Tensor& k_BGKD, const Tensor& v_BGKD,
+                  const nn::Mask& mask, double softcap) {
+    return nn::attention(q_BHQD, k_BGKD, v_BGKD, mask, {.softcap = softcap, .policy = policy});
+  };
+}
+
+AttentionCheck check_visibility(const AttentionFunction& attend) {
+  AttentionCheck check{.id = "visibility",
+                       .compared = "keys with weight, and the rules of the mask (pairs)",
+                       .reason = "a weight is 0 or it is not"};
+  const std::vector<AttentionProbe> probes = visibility_probes();
+  const Answers answers = ask(probes, attend);
+  int64_t wrong = 0;
+  for (const AttentionProbe& probe : probes) {
+    const auto found = answers.given.find(probe.name);
+    if (found == answers.given.end()) continue;
+    wrong += wrong_pairs(found->second, [&](int64_t b, int64_t, int64_t q, int64_t k) {
+      return probe.visible(b, q, k);
+    });
+  }
+  check.difference = answers.refused.empty() ? static_cast<double>(wrong) : kNan;
+  check.what = answers.refused;
+  if (!check.ok() && !answers.given.empty()) name(check, judge_attention(probes, answers.given));
+  return check;
+}
+
+AttentionCheck check_answers(const std::string& id, const AttentionFunction& attend) {
+  AttentionCheck check{.id = id,
+                       .compared = "answers to probes, and attention in f64",
+                       .reason = "roundings of the products, of exp and of the sums in f32"};
+  const std::vector<AttentionProbe> probes = attention_probes();
+  const Answers answers = ask(probes, attend);
+  if (answers.given.empty()) {
+    check.difference = kNan;
+    check.what = answers.refused;
+    return check;
+  }
+  const AttentionVerdict verdict = judge_attention(probes, answers.given);
+  double worst = -1;
+  for (const ProbeVerdict& probe : verdict.probes) {
+    if (!probe.answered) continue;
+    const double ratio = probe.error / probe.bound;
+    if (ratio <= worst || std::isnan(check.difference)) continue;
+    worst = ratio;
+    check.difference = probe.error;
+    check.bound = probe.bound;
+    check.what = probe.right() ? "" : fmt::format("'{}' ({}) is wrong. ", probe.probe, probe.asks);
+  }
+  if (!answers.refused.empty()) {
+    check.difference = kNan;
+    check.what = answers.refused;
+  }
+  if (check.ok()) return check;
+  if (!verdict.named.empty()) check.what.clear();
+  name(check, verdict);
+  return check;
+}
+
+AttentionCheck check_mask(const nn::Mask& mask, const nn::MaskPlacement& placement,
+                          const std::function<bool(const nn::MaskPoint&)>& expected,
+                          const AttentionFunction& attend) {
+  AttentionCheck check{.id = "mask",
+                       .compared = "keys with weight, and the predicate (pairs)",
+                       .reason = "a weight is 0 or it is not"};
+  const NoGrad off;
+  const nn::ScoreSizes& sizes = placement.sizes;
+  const int64_t first = placement.query_offset.value_or(placement.key_offset);
+  const AttentionProbe shown = showing_weights({.name = "mask",
+                                                .asks = "",
+                                                .batch = sizes.batch,
+                                                .heads = sizes.heads,
+                                                .key_heads = sizes.heads,
+                                                .queries = sizes.queries,
+                                                .keys = sizes.keys,
+                                                .q = {},
+                                                .k = {},
+                                                .v = {},
+                                                .key_valid = {},
+                                                .documents = {}});
+  const auto same_mask = [&](const Tensor& q, const Tensor& k, const Tensor& v, const nn::Mask&,
+                             double softcap) { return attend(q, k, v, mask, softcap); };
+  std::string seen;
+  const auto visible = [&](int64_t b, int64_t h, int64_t q, int64_t k) {
+    return expected({b, h, first + q, placement.key_offset + k});
+  };
+  const Tensor weights = answer_of(shown, same_mask);
+  check.difference = static_cast<double>(wrong_pairs(weights, visible));
+  return check;
+}
+
+// The second call has other values, and the answer must be that of those.
+AttentionCheck check_fresh_output(const AttentionFunction& attend) {
+  AttentionCheck check{.id = "fresh-output",
+                       .compared = "one call after another one, and alone (bits)",
+                       .reason = "the same arithmetic"};
+  const NoGrad off;
+  std::vector<AttentionProbe> probes = attention_probes();
+  AttentionProbe& other = probes[0];
+  const AttentionProbe first = other;
+  for (float& value : other.v) value = 1 - value;
+  const auto before = answer_of(first, attend).to_vector<double>();
+  const auto second = answer_of(other, attend).to_vector<double>();
+  const auto again = answer_of(first, attend).to_vector<double>();
+  for (size_t i = 0; i < before.size(); ++i) {
+    const double apart = std::abs(again[i] - before[i]);
+    if (!(apart <= check.difference)) check.difference = apart;
+  }
+  if (second == before || !check.ok()) {
+    if (check.ok()) check.difference = kNan;
+    check.what = "The output holds what an earlier call left there.";
+    check.cause = "kernel.silent-fallback:unchecked-launch";
+  }
+  return check;
+}
+
+}  // namespace faultline::diagnose

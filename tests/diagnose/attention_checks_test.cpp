@@ -1,0 +1,298 @@
+// Whether the checks of attention pass right models and name the mistakes that are planted in
+// seams.
+#include "diagnose/attention_checks.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/functional.h"
+#include "core/context.h"
+#include "core/float16.h"
+#include "nn/gpt2.h"
+#include "nn/llama.h"
+#include "nn/lora.h"
+#include "train/trainer.h"
+
+// Shapes: B batch, H heads, Q queries, K keys.
+namespace faultline::diagnose {
+namespace {
+
+nn::Gpt2Config small_gpt2() {
+  nn::Gpt2Config config;
+  config.vocab_size = 29;
+  config.seq_len = 32;
+  config.num_layers = 2;
+  config.num_heads = 3;
+  config.hidden_size = 24;
+  return config;
+}
+
+nn::LlamaConfig small_llama() {
+  nn::LlamaConfig config;
+  config.vocab_size = 29;
+  config.seq_len = 40;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_key_value_heads = 2;
+  config.hidden_size = 32;
+  config.intermediate_size = 48;
+  return config;
+}
+
+// Scores of a fresh model are next to 0, and a wrong position shows in rounding only.
+template <class Model, class Config>
+std::unique_ptr<nn::LanguageModel> lively(Config config) {
+  config.init_std = 0.3;
+  return std::make_unique<Model>(config, 3);
+}
+
+class AttentionChecks : public testing::Test {
+ protected:
+  static void expect_all_pass(nn::LanguageModel& model) {
+    for (const AttentionCheck& check : check_attention(model)) {
+      EXPECT_FALSE(check.failed()) << check.id << ": " << check.difference << " above "
+                                   << check.bound << "; " << check.cause << " " << check.what;
+    }
+  }
+  // The check of that id fails, with that cause.
+  static void expect_fault(nn::LanguageModel& model, const std::string& id,
+                           const std::string& cause) {
+    std::string failed;
+    for (const AttentionCheck& check : check_attention(model)) {
+      if (check.failed()) {
+        failed +=
+            fmt::format("{} ({}, {}: {}) ", check.id, check.difference, check.cause, check.what);
+      }
+      if (check.id != id) continue;
+      EXPECT_TRUE(check.failed()) << id << " passed: " << check.difference << check.skipped;
+      EXPECT_EQ(check.cause, cause) << check.what;
+    }
+    EXPECT_NE(failed.find(id), std::string::npos) << "failed: " << failed;
+  }
+
+  Context context_;
+  ContextGuard guard_{context_};
+  std::unique_ptr<nn::LanguageModel> gpt2_ = lively<nn::Gpt2>(small_gpt2());
+  std::unique_ptr<nn::LanguageModel> llama_ = lively<nn::Llama>(small_llama());
+};
+
+TEST_F(AttentionChecks, PassARightGpt2) { expect_all_pass(*gpt2_); }
+TEST_F(AttentionChecks, PassARightLlama) { expect_all_pass(*llama_); }
+TEST_F(AttentionChecks, PassAFreshModel) {
+  nn::Gpt2 gpt2(small_gpt2(), 1);
+  expect_all_pass(gpt2);
+  nn::LlamaConfig config = small_llama();
+  config.rope.layout = RopeLayout::interleaved;
+  nn::Llama llama(config, 1);
+  expect_all_pass(llama);
+}
+
+TEST_F(AttentionChecks, SkipWhatAModelDoesNotHave) {
+  for (const AttentionCheck& check : check_attention(*gpt2_)) {
+    const bool absent = check.id.starts_with("rope.") || check.id == "merge";
+    EXPECT_EQ(check.ran(), !absent) << check.id;
+  }
+}
+
+TEST_F(AttentionChecks, RefuseAModelOfTooFewPositions) {
+  nn::Gpt2Config config = small_gpt2();
+  config.seq_len = 7;
+  nn::Gpt2 model(config, 1);
+  EXPECT_THROW(check_attention(model), InvalidArgument);
+}
+
+TEST_F(AttentionChecks, LeaveTheModelAsItWas) {
+  gpt2_->set_training(true);
+  const Tensor before = clone(gpt2_->parameters()[0]->value());
+  check_attention(*gpt2_);
+  EXPECT_TRUE(gpt2_->training());
+  EXPECT_EQ(gpt2_->parameters()[0]->value().to_vector<float>(), before.to_vector<float>());
+}
+
+// ---- mistakes in the weights --------------------------------------------------------------------
+
+Tensor keep_of(const nn::Mask& mask, const Tensor& scores_BHQK) {
+  const int64_t B = scores_BHQK.size(0), Q = scores_BHQK.size(2), K = scores_BHQK.size(3);
+  const auto visible = nn::visibility(mask, B, Q, K);
+  return cast(tensor(std::vector<float>(visible.begin(), visible.end()), {B, 1, Q, K}),
+              DType::boolean);
+}
+
+TEST_F(AttentionChecks, NameAMaskThatIsNotThere) {
+  const auto planted = context_.seams.replace<nn::AttentionWeightsSeam>(
+      [](const Tensor& scores, const nn::Mask&, double scale) { return softmax(scores * scale); });
+  expect_fault(*gpt2_, "causality", "");
+  expect_fault(*gpt2_, "visibility", "");
+}
+
+TEST_F(AttentionChecks, NameAnInvertedMask) {
+  const auto planted = context_.seams.replace<nn::AttentionWeightsSeam>(
+      [](const Tensor& scores, const nn::Mask& mask, double scale) {
+        const Tensor keep = logical_not(keep_of(mask, scores));
+        return where(keep, softmax(where(keep, scores * scale, full({1}, -1e4))), zeros({1}));
+      });
+  for (const char* id : {"visibility", "parity.math", "causality"}) {
+    expect_fault(*llama_, id, "attn.mask-broadcast:inverted");
+  }
+}
+
+TEST_F(AttentionChecks, NameAWindowOfOneKeyTooMany) {
+  const auto planted = context_.seams.replace<nn::AttentionWeightsSeam>(
+      [](const Tensor& scores, const nn::Mask& mask, double scale) {
+        nn::Mask wider = mask;
+        if (wider.window > 0) ++wider.window;
+        return nn::AttentionWeightsSeam::standard(scores, wider, scale);
+      });
+  expect_fault(*gpt2_, "visibility", "attn.window-off-by-one");
+}
+
+TEST_F(AttentionChecks, NameScoresThatAreScaledTwice) {
+  const auto planted = context_.seams.replace<nn::AttentionWeightsSeam>(
+      [](const Tensor& scores, const nn::Mask& mask, double scale) {
+        return nn::AttentionWeightsSeam::standard(scores, mask, scale * scale);
+      });
+  // A softcap sets the scale to 1, so that this does not touch the probe of it.
+  expect_fault(*gpt2_, "parity.math", "attn.scale-twice");
+}
+
+TEST_F(AttentionChecks, NameCausalityThatForgetsThePast) {
+  const auto planted = context_.seams.replace<nn::AttentionWeightsSeam>(
+      [](const Tensor& scores, const nn::Mask& mask, double scale) {
+        nn::Mask local = mask;
+        local.query_offset = 0;
+        return nn::AttentionWeightsSeam::standard(scores, local, scale);
+      });
+  expect_fault(*gpt2_, "visibility", "attn.causal-align");
+  expect_fault(*gpt2_, "cached.contiguous", "attn.causal-align");
+}
+
+TEST_F(AttentionChecks, NameDocumentsThatTheMaskForgets) {
+  const auto planted = context_.seams.replace<train::MaskSeam>(
+      [](const Batch& batch) { return nn::Mask{.key_valid = batch.key_valid, .documents = {}}; });
+  expect_fault(*gpt2_, "documents", "attn.packing-leak");
+}
+
+// ---- positions ----------------------------------------------------------------------------------
+
+TEST_F(AttentionChecks, NamePositionsInBfloat16) {
+  const auto planted = context_.seams.replace<nn::RopeTablesSeam>(
+      [](const nn::RopeConfig& config, int64_t head_size, const Tensor& positions, int64_t length) {
+        std::vector<int32_t> rounded;
+        for (const int32_t p : positions.to_vector<int32_t>()) {
+          rounded.push_back(static_cast<int32_t>(static_cast<double>(bfloat16(double(p)))));
+        }
+        return nn::RopeTablesSeam::standard(config, head_size, tensor(rounded, positions.shape()),
+                                            length);
+      });
+  expect_fault(*llama_, "rope.angles", "rope.bf16");
+  expect_fault(*llama_, "rope.shift", "rope.bf16");
+}
+
+TEST_F(AttentionChecks, NameTheOtherLayoutOfPairs) {
+  nn::LlamaConfig config = small_llama();
+  const auto model = lively<nn::Llama>(config);
+  // Cosines of interleaved pairs, in a program of half-split ones: the vector is permuted.
+  const auto planted = context_.seams.replace<KernelSeam>([](const SelectionRequest& request) {
+    Selection chosen = KernelSeam::standard(request);
+    if (&request.op != &definition(Op::rope)) return chosen;
+    static const Kernel right = chosen.kernel->run;
+    static const KernelRecord wrong{"rope/other-layout", [](const KernelArgs& args) {
+                                      KernelArgs turned = args;
+                                      auto attributes = args.attributes.as<RopeAttributes>();
+                                      attributes.layout = RopeLayout::interleaved;
+                                      turned.attributes = attributes;
+                                      right(turned);
+                                    }};
+    return Selection{&wrong, "planted"};
+  });
+  expect_fault(*model, "rope.angles", "rope.layout");
+}
+
+// ---- dispatch and adapters ----------------------------------------------------------------------
+
+TEST_F(AttentionChecks, NameAPolicyThatNobodyAskedFor) {
+  const auto planted = context_.seams.replace<nn::AttentionPolicySeam>(
+      [] { return nn::AttentionPolicy::require(nn::AttentionImplementation::math); });
+  expect_fault(*gpt2_, "dispatch", "kernel.silent-fallback:slow-path");
+}
+
+void add_adapter(nn::LanguageModel& model) {
+  nn::add_lora(model, "default", {.rank = 4, .alpha = 8}, model.dropout_key(), 5);
+  const NoGrad off;
+  for (const auto& [layer, adapter] : nn::adapters_of(model, "default")) {
+    for (Parameter* parameter : adapter->parameters()) {
+      copy_(parameter->value(), normal(parameter->value().shape(), 0, 0.1, 7, 1));
+    }
+  }
+}
+
+TEST_F(AttentionChecks, PassAnAdapterThatMerges) {
+  add_adapter(*llama_);
+  expect_all_pass(*llama_);
+}
+
+TEST_F(AttentionChecks, NameAMergeThatLosesTheAdapter) {
+  add_adapter(*gpt2_);
+  const auto planted =
+      context_.seams.replace<nn::LoraMergeSeam>([](const Tensor& weight, const Tensor& product) {
+        return cast(cast(weight, DType::bf16) + cast(product, DType::bf16), weight.dtype());
+      });
+  expect_fault(*gpt2_, "merge", "lora.merge-bf16");
+}
+
+// ---- what a user brings -------------------------------------------------------------------------
+
+TEST_F(AttentionChecks, NameTheMistakeOfAUsersOwnFunction) {
+  const AttentionFunction tiled = [](const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const nn::Mask& mask, double softcap) {
+    const auto heads = [&](const Tensor& x) {
+      const std::vector<Tensor> copies(static_cast<size_t>(q.size(1) / x.size(1)), x);
+      return cat(copies, 1);
+    };
+    return nn::attention(q, heads(k), heads(v), mask, {.softcap = softcap});
+  };
+  EXPECT_TRUE(check_visibility(tiled).ok());  // it sees the right keys, of the wrong head
+  const AttentionCheck check = check_answers("mine", tiled);
+  EXPECT_TRUE(check.failed());
+  EXPECT_EQ(check.cause, "attn.gqa-order");
+}
+
+TEST_F(AttentionChecks, SayThatAFunctionRefusesAProbe) {
+  const AttentionFunction causal_only = [](const Tensor& q, const Tensor& k, const Tensor& v,
+                                           const nn::Mask& mask, double softcap) {
+    require(mask.causal, "mine: causal only");
+    return nn::attention(q, k, v, mask, {.softcap = softcap});
+  };
+  const AttentionCheck check = check_answers("mine", causal_only);
+  EXPECT_TRUE(check.failed());
+  EXPECT_NE(check.what.find("mine: causal only"), std::string::npos) << check.what;
+}
+
+TEST_F(AttentionChecks, CountThePairsInWhichAMaskIsAnother) {
+  const nn::MaskPlacement placement{.sizes = {2, 2, 3, 5}, .query_offset = 2};
+  const nn::Mask mask{.query_offset = 2, .key_valid = {}, .documents = {}, .window = 3};
+  const auto window = [](int64_t width) {
+    return [width](const nn::MaskPoint& at) {
+      return at.key <= at.query && at.key > at.query - width;
+    };
+  };
+  EXPECT_TRUE(check_mask(mask, placement, window(3)).ok());
+  // Two of the three queries could see one key more, in 2 x 2 batches and heads.
+  EXPECT_EQ(check_mask(mask, placement, window(4)).difference, 8);
+}
+
+TEST_F(AttentionChecks, FindAnOutputThatNobodyWrote) {
+  Tensor kept;
+  const AttentionFunction stale = [&](const Tensor& q, const Tensor& k, const Tensor& v,
+                                      const nn::Mask& mask, double softcap) {
+    if (!kept.defined()) kept = nn::attention(q, k, v, mask, {.softcap = softcap});
+    return kept;
+  };
+  const AttentionCheck check = check_fresh_output(stale);
+  EXPECT_TRUE(check.failed());
+  EXPECT_EQ(check.cause, "kernel.silent-fallback:unchecked-launch");
+}
+
+}  // namespace
+}  // namespace faultline::diagnose
