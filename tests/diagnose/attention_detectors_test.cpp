@@ -20,8 +20,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr auto kMath = nn::AttentionPolicy{nn::AttentionPolicy::Kind::require,
-                                           nn::AttentionImplementation::math};
+constexpr auto kMath =
+    nn::AttentionPolicy{nn::AttentionPolicy::Kind::require, nn::AttentionImplementation::math};
 
 // Attention by math, which shows its weights, over random queries and keys with a lab variant
 // planted; "" for none.
@@ -151,7 +151,8 @@ TEST(MaskVisibility, KnowsWindowsPrefixesAndSinks) {
                              {.window = 2, .prefix = 1, .sinks = 3}};
   for (const nn::Mask& mask : kMasks) {
     const Tensor q = normal({2, 2, 6, 4}, 0, 1, 1, 1);
-    EXPECT_THAT(watched([&](Context&) { nn::attention(q, q, q, mask, 0.5); }), IsEmpty());
+    EXPECT_THAT(watched([&](Context&) { nn::attention(q, q, q, mask, {.scale = 0.5}); }),
+                IsEmpty());
   }
   const auto forgotten =
       weighted({.window = 2}, [](const Tensor& scores, const nn::Mask& mask, double scale) {
