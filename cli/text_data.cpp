@@ -4,12 +4,12 @@
 #include <filesystem>
 
 #include "data/corpus.h"
-#include "data/tokenizer.h"
 #include "io/checksum.h"
 
 namespace faultline::cli {
 
-TextData load_text(const std::string& path, const train::Config& config) {
+TextData load_text(const std::string& path, const train::Config& config,
+                   const Tokenizer& tokenizer) {
   CorpusOptions options;
   if (!config.documents.empty()) options.documents = documents_from_name(config.documents);
   const Corpus corpus = path.empty() ? default_corpus(options) : read_corpus(path, options);
@@ -18,7 +18,7 @@ TextData load_text(const std::string& path, const train::Config& config) {
     fmt::print(stderr, "note: {} places of {} are not UTF-8, the first in {}; each became U+FFFD\n",
                corpus.replaced, corpus.source, corpus.first_invalid);
   }
-  TokenStore tokens = ByteTokenizer().tokenize(corpus);
+  TokenStore tokens = tokenizer.tokenize(corpus);
   const std::string source =
       path.empty() ? "" : std::filesystem::absolute(path).lexically_normal().string();
   train::DataRecord record{source, tokens.documents(), tokens.size(), hex(tokens.checksum())};

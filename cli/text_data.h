@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "data/token_store.h"
+#include "data/tokenizer.h"
 #include "train/config.h"
 #include "train/run.h"
 
@@ -13,8 +13,9 @@ struct TextData {
   train::DataRecord record;
 };
 
-// The text of `path`, or the default corpus for "", as byte tokens. What there is to say about it
-// goes to standard error.
-TextData load_text(const std::string& path, const train::Config& config);
+// The text of `path`, or the default corpus for "", as ids of `tokenizer`. What there is to say
+// about it goes to standard error.
+TextData load_text(const std::string& path, const train::Config& config,
+                   const Tokenizer& tokenizer);
 
 }  // namespace faultline::cli

@@ -1,25 +1,11 @@
 #include "cli/text_model.h"
 
 #include <algorithm>
-#include <filesystem>
 
-#include "data/bpe_tokenizer.h"
+#include "train/open_tokenizer.h"
 
 namespace faultline::cli {
 namespace {
-
-std::unique_ptr<Tokenizer> tokenizer_of(const train::ModelDirectory& source,
-                                        const std::string& directory) {
-  if (source.bytes) return std::make_unique<ByteTokenizer>();
-  const bool found = std::filesystem::exists(directory + "/tokenizer.json") ||
-                     std::filesystem::exists(directory + "/vocab.json");
-  require(
-      found,
-      "generate: '{}' has no tokenizer.json, nor vocab.json and merges.txt; copy them from where "
-      "the model came from",
-      directory);
-  return std::make_unique<BpeTokenizer>(BpeTokenizer::load(directory));
-}
 
 // Those of generation_config.json, else of config.json, else of the tokenizer.
 std::vector<int32_t> end_ids_of(const train::ModelDirectory& source, const Tokenizer& tokenizer) {
@@ -47,7 +33,7 @@ std::string TextModel::text_of(const std::vector<int32_t>& ids) const {
 TextModel open_text_model(const std::string& directory, const std::string& adapter) {
   TextModel result;
   result.source = train::open_model(directory, adapter);
-  result.tokenizer = tokenizer_of(result.source, directory);
+  result.tokenizer = train::open_tokenizer(directory);
   result.end_ids = end_ids_of(result.source, *result.tokenizer);
   return result;
 }

@@ -21,6 +21,7 @@
 #include "train/lora.h"
 #include "train/loss_text.h"
 #include "train/model_origin.h"
+#include "train/open_tokenizer.h"
 #include "train/run.h"
 
 namespace faultline::cli {
@@ -143,6 +144,7 @@ class TrainCommand {
     if (options_.dispatch_report) dispatch_.emplace();
     faults_.check_onsets(last_step(config));
 
+    tokenizer_ = open_tokenizer();
     TextData text = load_data(config);
     const diagnose::Watch watch(context, level_);
     faults_.plant(context, 1);
@@ -215,10 +217,22 @@ class TrainCommand {
     return options_.steps.value_or(config.schedule_steps);
   }
 
+  std::unique_ptr<Tokenizer> open_tokenizer() const {
+    if (earlier_) return train::open_tokenizer(options_.resume);
+    if (is_run(options_.model) || is_hf_folder(options_.model)) {
+      return train::open_tokenizer(options_.model);
+    }
+    return std::make_unique<ByteTokenizer>();
+  }
+  // What a loss is the mean of.
+  const char* unit() const {
+    return dynamic_cast<const ByteTokenizer*>(tokenizer_.get()) != nullptr ? "byte" : "token";
+  }
+
   TextData load_data(const train::Config& config) const {
     if (options_.data || !earlier_) return load_named(options_.data.value_or(""), config);
     try {
-      return load_text(earlier_->data.source, config);
+      return load_text(earlier_->data.source, config, *tokenizer_);
     } catch (const IoError& error) {
       throw IoError(fmt::format("{}; {} was trained on it, say with --data where it is now",
                                 error.what(), options_.resume));
@@ -228,12 +242,12 @@ class TrainCommand {
   // A text may be one that can be read, but not as a fault needs it.
   TextData load_named(const std::string& path, const train::Config& config) const {
     try {
-      return load_text(path, config);
+      return load_text(path, config, *tokenizer_);
     } catch (const InvalidArgument&) {
       if (config.documents == own_documents_) throw;
       train::Config own = config;
       own.documents = own_documents_;
-      load_text(path, own);  // throws what is wrong with the text itself
+      load_text(path, own, *tokenizer_);  // throws what is wrong with the text itself
       faults_.refuse_text();
       throw;
     }
@@ -294,8 +308,8 @@ class TrainCommand {
     plan.on_step = [&](const train::StepResult& result, double) { progress.step(result); };
     plan.on_evaluation = [&](int64_t step, double loss) {
       if (step != last) {
-        progress.say(fmt::format("step {}: about {} nats per byte on held-out text", step,
-                                 train::loss_text(loss)));
+        progress.say(fmt::format("step {}: about {} nats per {} on held-out text", step,
+                                 train::loss_text(loss), unit()));
       }
     };
     // A resume that has nothing to do leaves the verdict of those who did.
@@ -328,8 +342,8 @@ class TrainCommand {
   int conclude(const train::RunResult& result, const diagnose::Watch& watch,
                Progress& progress) const {
     if (result.held_out_loss) {
-      progress.say(fmt::format("step {}: validation loss {} nats per byte (all held-out text)",
-                               result.step, train::loss_text(*result.held_out_loss)));
+      progress.say(fmt::format("step {}: validation loss {} nats per {} (all held-out text)",
+                               result.step, train::loss_text(*result.held_out_loss), unit()));
     }
     if (result.stop == train::Stop::interrupted) {
       progress.say(
@@ -351,6 +365,7 @@ class TrainCommand {
   const TrainOptions& options_;
   diagnose::WatchLevel level_;
   lab::PlannedFaults faults_;
+  std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<train::RunRecord> earlier_;
   std::optional<train::ConfigBuilder> config_;
   train::ModelOrigin origin_;  // what the run took from a model folder, the model itself moved on

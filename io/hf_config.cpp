@@ -139,9 +139,11 @@ nn::Gpt2Config read_gpt2(JsonFields& fields) {
     fields.refuse("n_inner", fmt::format("should be 4 times n_embd {}", model.hidden_size));
   }
   const std::string activation = fields.text("activation_function").value_or("gelu_new");
-  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
+  if (activation == "gelu") {
+    model.gelu = nn::Gelu::erf;
+  } else if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
     fields.refuse("activation_function",
-                  "is not computed here; gelu_new and gelu_pytorch_tanh are");
+                  "is not computed here; gelu_new, gelu_pytorch_tanh and gelu are");
   }
   model.dropout = probability(fields, "resid_pdrop", 0.1);
   for (const char* key : {"embd_pdrop", "attn_pdrop"}) {
@@ -178,7 +180,7 @@ Json gpt2_json(const nn::Gpt2Config& model) {
       .set("n_layer", model.num_layers)
       .set("n_head", model.num_heads)
       .set("n_inner", Json())
-      .set("activation_function", "gelu_new")
+      .set("activation_function", model.gelu == nn::Gelu::erf ? "gelu" : "gelu_new")
       .set("resid_pdrop", model.dropout)
       .set("embd_pdrop", model.dropout)
       .set("attn_pdrop", model.dropout)

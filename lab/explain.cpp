@@ -55,6 +55,9 @@ std::string form_text(const Variant& variant, int width) {
   std::string out = labelled("    shows", figures_text(variant), width, kBeside);
   out += labelled("    caught by", variant.detector(), width, kBeside);
   if (variant.claim()) out += labelled("    claimed", variant.claim()->what, width, kBeside);
+  if (variant.has_generation_form()) {
+    out += labelled("    generation", variant.generation_command(), width, kBeside);
+  }
   if (!variant.has_training_form()) {
     return out + labelled("    training", "no: " + variant.no_training_reason(), width, kBeside);
   }

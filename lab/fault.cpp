@@ -125,6 +125,10 @@ const GenerationForm& Variant::generation() const {
   return *generation_;
 }
 
+std::string Variant::generation_command() const {
+  return fmt::format("faultline generate DIR --prompt TEXT --fault {} --watch full", full_name());
+}
+
 const TrainingForm& Variant::training() const {
   require(training_.has_value(),
           "{}: cannot be planted in a training run: {}; `faultline lab {}` "

@@ -91,6 +91,8 @@ class Variant {
   std::string training_command() const;
   // Throws InvalidArgument naming the fault when there is no such form.
   const GenerationForm& generation() const;
+  // "faultline generate DIR --prompt TEXT --fault ID --watch full"
+  std::string generation_command() const;
   bool has_generation_form() const { return generation_.has_value(); }
   bool has_training_form() const { return training_.has_value(); }
   const std::string& no_training_reason() const { return no_training_reason_; }

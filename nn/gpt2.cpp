@@ -27,21 +27,22 @@ void Gpt2Config::check() const {
   require(init_std > 0 && std::isfinite(init_std), "init_std: must be positive, got {}", init_std);
 }
 
-Mlp::Mlp(int64_t hidden_size)
-    : fc_(hidden_size, 4 * hidden_size), proj_(4 * hidden_size, hidden_size) {
+Mlp::Mlp(int64_t hidden_size, Gelu form)
+    : form_(form), fc_(hidden_size, 4 * hidden_size), proj_(4 * hidden_size, hidden_size) {
   add_child("fc", fc_);
   add_child("proj", proj_);
 }
 
 Tensor Mlp::operator()(const Tensor& x_BTC) {
-  return unit([&] { return proj_(Context::current().seams.call<ActivationSeam>(fc_(x_BTC))); });
+  return unit(
+      [&] { return proj_(Context::current().seams.call<ActivationSeam>(fc_(x_BTC), form_)); });
 }
 
 Block::Block(const Gpt2Config& config, const DropoutKey& key)
     : ln_1_(config.hidden_size, config.layer_norm_epsilon),
       attn_(config.hidden_size, config.num_heads, config.dropout, key),
       ln_2_(config.hidden_size, config.layer_norm_epsilon),
-      mlp_(config.hidden_size),
+      mlp_(config.hidden_size, config.gelu),
       dropout_1_(config.dropout, key),
       dropout_2_(config.dropout, key) {
   add_child("ln_1", ln_1_);

@@ -7,6 +7,9 @@
 
 namespace faultline::nn {
 
+// How GELU is computed: by the tanh formula, as in GPT-2, or by the error function.
+enum class Gelu : uint8_t { tanh, erf };
+
 struct Gpt2Config {
   int64_t vocab_size = 50304;
   int64_t seq_len = 1024;  // positions that the model knows
@@ -16,6 +19,7 @@ struct Gpt2Config {
   double dropout = 0;
   double init_std = 0.02;
   double layer_norm_epsilon = 1e-5;
+  Gelu gelu = Gelu::tanh;
   int64_t window = 0;  // keys that a position sees, itself included; 0: all
 
   // Throws InvalidArgument naming the first impossible value.
@@ -25,17 +29,20 @@ struct Gpt2Config {
 // The nonlinearity of the MLP.
 struct ActivationSeam {
   static constexpr const char* name = "activation";
-  using Signature = Tensor(const Tensor& x);
-  static Tensor standard(const Tensor& x) { return gelu(x); }
+  using Signature = Tensor(const Tensor& x, Gelu form);
+  static Tensor standard(const Tensor& x, Gelu form) {
+    return form == Gelu::erf ? gelu_erf(x) : gelu(x);
+  }
 };
 
-// proj(gelu(fc(x))), without the residual; the tanh form of GELU, as in GPT-2.
+// proj(gelu(fc(x))), without the residual.
 class Mlp : public Module {
  public:
-  explicit Mlp(int64_t hidden_size);
+  Mlp(int64_t hidden_size, Gelu form);
   Tensor operator()(const Tensor& x_BTC);
 
  private:
+  Gelu form_;
   Linear fc_;
   Linear proj_;
 };

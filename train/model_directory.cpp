@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kGeneration = "generation_config.json";
 constexpr const char* kTokenizerFiles[] = {kTokenizer, "tokenizer_config.json",
-                                           "special_tokens_map.json"};
+                                           "special_tokens_map.json", "vocab.json", "merges.txt"};
 
 std::map<std::string, std::string> read_tokenizer_files(const std::string& directory) {
   std::map<std::string, std::string> files;
@@ -24,7 +24,8 @@ std::map<std::string, std::string> read_tokenizer_files(const std::string& direc
     const std::string path = fmt::format("{}/{}", directory, name);
     if (!std::filesystem::exists(path)) continue;
     const MappedFile file = map_file(path);
-    Json::parse(file.text(), path);  // nothing that is not JSON is passed on
+    // Nothing that is not what its name says is passed on.
+    if (path.ends_with(".json")) Json::parse(file.text(), path);
     files.emplace(name, file.text());
   }
   return files;

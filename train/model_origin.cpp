@@ -85,11 +85,9 @@ ModelOrigin begin_from(const std::string& folder, const ConfigBuilder& keys) {
   const Config config = keys.build();
   check_sizes(folder, read_hf_folder_config(folder), keys);
   ModelDirectory opened = open_model(folder);
-  require(opened.bytes,
-          "train: '{}' has no tokenizer that is known here (tokenizer.json of the 256 bytes)",
-          folder);
   ModelOrigin origin;
   origin.model = with_dropout(opened, config.dropout, config.seed);
+  origin.model->set_training(true);
   opened.config.dtype = DType::f32;
   origin.architecture = hf_config_json(opened.config);
   origin.files = kept_files(opened);

@@ -179,15 +179,14 @@ FAULT(attn_past_ignored) {
        .domain = "attention",
        .seed = "000 2.2",
        .mechanism =
-           "With a cache a pass computes only new tokens; the past must enter by number: as the "
-           "queries' offset, the slot to write, the position. With equal scores and values 1, 2, "
-           "4, 8, 16 a query that sees n keys gives 1, 1.5, 2.333333, 3.75, 6.2. Three tokens are "
-           "cached and two come: a mask built for the new ones alone gives 1 and 1.5 for 3.75 and "
-           "6.2. A static cache read whole adds three empty slots whose score is 0, and exp(0) = 1: "
-           "31 / 8 = 3.875 for 31 / 5. A new key written to slot 0 replaces the first: (8 + 2 + 4) "
-           "/ 3 = 4.666667 for 3.75. A row with two slots of padding, whose third token takes its "
-           "slot 4 as its position, turns by 4 in place of 2 against keys that were counted right: "
-           "cos 4 = -0.653644 for cos 2 = -0.416147.",
+           "With a cache a pass computes only new tokens; the past enters by number: as the queries' "
+           "offset, the slot to write, the position. With equal scores and values 1, 2, 4, 8, 16 a "
+           "query that sees n keys gives 1, 1.5, 2.333333, 3.75, 6.2. Three tokens are cached and two "
+           "come: a mask built for the new ones alone gives 1 and 1.5 for 3.75 and 6.2. A static cache "
+           "read whole adds three empty slots whose score is 0, and exp(0) = 1: 31 / 8 = 3.875 for 31 "
+           "/ 5. A new key written to slot 0 replaces the first: (8 + 2 + 4) / 3 = 4.666667 for 3.75. "
+           "A row with two slots of padding, whose third token takes its slot 4 as its position, "
+           "turns by 4 in place of 2: cos 4 = -0.653644 for cos 2 = -0.416147.",
        .symptom =
            "The first token after the prompt is right, and the text falls apart from the second on; "
            "or only the shorter rows of a batch do. Training and evaluation, which use no cache, "

@@ -23,7 +23,7 @@ void push_biases_down(const std::vector<Parameter*>& parameters) {
 std::shared_ptr<void> die(Context& context) {
   using Guards = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
   return std::make_shared<Guards>(
-      context.seams.replace<nn::ActivationSeam>([](const Tensor& x) { return relu(x); }),
+      context.seams.replace<nn::ActivationSeam>([](const Tensor& x, nn::Gelu) { return relu(x); }),
       context.events.subscribe<train::StepBeginEvent>(
           [pushed = false](const train::StepBeginEvent& event) mutable {
             if (!std::exchange(pushed, true)) push_biases_down(event.parameters);
@@ -31,7 +31,7 @@ std::shared_ptr<void> die(Context& context) {
 }
 
 // What people do about it: a slope below 0 as well, which leads the gradient back to the biases.
-Tensor leaky_relu(const Tensor& x) { return relu(x) - relu(-x) * 0.01; }
+Tensor leaky_relu(const Tensor& x, nn::Gelu) { return relu(x) - relu(-x) * 0.01; }
 
 std::shared_ptr<void> leak(Context& context) {
   return context.seams.replace<nn::ActivationSeam>(&leaky_relu);
@@ -39,7 +39,7 @@ std::shared_ptr<void> leak(Context& context) {
 
 // page: begin
 // The value is handed on without its history: the loss changes with it, and no gradient returns.
-Tensor gelu_of_detached(const Tensor& x) { return gelu(x.detach()); }
+Tensor gelu_of_detached(const Tensor& x, nn::Gelu) { return gelu(x.detach()); }
 
 std::shared_ptr<void> detach_activations(Context& context) {
   return context.seams.replace<nn::ActivationSeam>(&gelu_of_detached);

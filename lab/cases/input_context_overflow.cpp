@@ -111,7 +111,7 @@ FAULT(input_context_overflow) {
       .expect("reported requested", 8)
       .expect("reported dropped", 0)
       .caught_by("input.checks")
-      .in_generation({.needs = {{"context", "4"}}});
+      .in_generation({.needs = {{"context", "1"}}});
 }
 
 }  // namespace faultline::lab

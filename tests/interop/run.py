@@ -12,6 +12,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import warnings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -99,10 +100,28 @@ def save(made, folder):
     byte_tokenizer().save(str(folder / "tokenizer.json"))
 
 
+def opened(folder):
+    """The folder in transformers, computing in f32 whatever dtype its weights have. (A model that is
+    cast instead of opened keeps rotary frequencies that were rounded to 16 bits.)"""
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
 def reference(made, ids):
     with torch.no_grad():
-        out = made.float()(input_ids=ids, labels=ids)
+        out = made(input_ids=ids, labels=ids)
     return out.logits, out.loss.item()
+
+
+# Prompts, of which the first is taken that a model does not end early.
+PROMPTS = ["In the beginning God created", "And there was light", "Blessed are the", "q", "0 1 2"]
+
+
+def continued(made, prompt):
+    given = torch.tensor([list(prompt.encode())])
+    with torch.no_grad():
+        ids = made.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=64,
+                            do_sample=False, use_cache=True, pad_token_id=0)
+    return ids[0, given.shape[1]:].tolist()
 
 
 def compare_logits(table, faultline, scratch):
@@ -111,20 +130,16 @@ def compare_logits(table, faultline, scratch):
         made = models.build(model, seed=number)
         folder = scratch / f"model{number}"
         save(made, folder)
+        made = opened(folder)
         theirs, their_loss = reference(made, ids)
         ours, our_loss = faultline.logits(folder, ids)
         table.row(f"{model.name}: logits", distance(ours, theirs), BOUND)
         table.row(f"{model.name}: loss", abs(our_loss - their_loss), BOUND * their_loss)
-        prompt = "In the beginning God created"
+        prompt = next((p for p in PROMPTS if len(continued(made, p)) == 64), PROMPTS[0])
         answer = json.loads(faultline.run("generate", folder, "--prompt", prompt, "--tokens", 64,
                                           "--temperature", 0, "--json", "-"))
-        given = torch.tensor([list(prompt.encode())])
-        with torch.no_grad():
-            made_ids = made.generate(given, attention_mask=torch.ones_like(given),
-                                     max_new_tokens=64, do_sample=False, use_cache=True,
-                                     pad_token_id=0)
         table.equal(f"{model.name}: greedy tokens with cache", answer["tokens"],
-                    made_ids[0, given.shape[1]:].tolist())
+                    continued(made, prompt))
 
 
 def compare_sharded(table, faultline, scratch):
@@ -169,8 +184,8 @@ def compare_adapters(table, faultline, scratch):
         save(models.build(models.Model(kind, config), seed=90), base)
         for name, values in adapters(kind):
             theirs = peft.get_peft_model(
-                transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
-                peft.LoraConfig(task_type="CAUSAL_LM", **values))
+                opened(base), peft.LoraConfig(task_type="CAUSAL_LM",
+                                              fan_in_fan_out=kind == "gpt2", **values))
             torch.manual_seed(91)
             for parameter_name, parameter in theirs.named_parameters():
                 if "lora_" in parameter_name:
@@ -182,9 +197,8 @@ def compare_adapters(table, faultline, scratch):
                       distance(faultline.logits(base, ids, "--adapter", folder)[0], expected), BOUND)
             merged = scratch / f"merged-{kind}-{name.replace(' ', '-')}"
             faultline.run("merge", base, "--adapter", folder, "--out", merged)
-            opened = transformers.AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32)
             table.row(f"{kind}, merged here, in transformers, {name}: logits",
-                      distance(reference(opened.eval(), ids)[0], expected), BOUND)
+                      distance(reference(opened(merged), ids)[0], expected), BOUND)
 
 
 def compare_training(table, faultline, scratch):
@@ -196,12 +210,9 @@ def compare_training(table, faultline, scratch):
         base, run = scratch / f"base-{kind}", scratch / f"run-{kind}"
         faultline.run("train", base, "--lora", "r=4,alpha=8", "--steps", 3, "--lr", "0.01",
                       "--data", text, "--out", run)
-        theirs = peft.PeftModel.from_pretrained(
-            transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
-            str(run / "adapter"))
+        theirs = peft.PeftModel.from_pretrained(opened(base), str(run / "adapter"))
         expected = reference(theirs.eval(), ids)[0]
-        plain = reference(
-            transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), ids)[0]
+        plain = reference(opened(base), ids)[0]
         table.row(f"{kind}, adapter trained here, in PEFT: logits",
                   distance(faultline.logits(base, ids, "--adapter", run / "adapter")[0], expected),
                   BOUND)
@@ -248,12 +259,12 @@ def compare_written(table, faultline, scratch):
         faultline.run("convert", run, folder, "--to", "hf")
         complaints = Complaints()
         logging.getLogger("transformers").addHandler(complaints)
-        opened, info = transformers.AutoModelForCausalLM.from_pretrained(
+        theirs, info = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, output_loading_info=True)
         logging.getLogger("transformers").removeHandler(complaints)
         table.none(f"{preset} written here: what transformers says", complaints.said +
                    [f"{key}: {value}" for key, value in info.items() if value])
-        expected = reference(opened.eval(), ids)[0]
+        expected = reference(theirs.eval(), ids)[0]
         table.row(f"{preset} written here: logits", distance(faultline.logits(run, ids)[0], expected),
                   BOUND)
         back = scratch / f"back-{preset}"
@@ -267,6 +278,8 @@ def main():
     parser.add_argument("--binary", required=True)
     binary = parser.parse_args().binary
     transformers.logging.set_verbosity_warning()
+    transformers.logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning)  # of PEFT about transformers
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, "
           f"peft {peft.__version__}, tokenizers {tokenizers.__version__}")
     table, faultline = Table(), Faultline(binary)

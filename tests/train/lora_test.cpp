@@ -119,10 +119,10 @@ TEST(LoraRun, IsLoadedAsItsAdapterOverItsBaseEitherWay) {
   const auto logits = [&](const std::string& run, const std::string& adapter) {
     const NoGrad off;
     const Config config = read_record(run).config.build();
-    nn::Gpt2 model(config.model(), 99);
-    load_run(model, config, run, adapter);
-    model.set_training(false);
-    return model(tensor<int32_t>({1, 2, 3, 4, 5}, {1, 5}), nn::Mask{}).detach();
+    const auto model = nn::make_model(config.model(), 99);
+    load_run(*model, config, run, adapter);
+    model->set_training(false);
+    return (*model)(tensor<int32_t>({1, 2, 3, 4, 5}, {1, 5}), nn::Mask{}).detach();
   };
   const Tensor own = logits(scratch / "tuned", "");
   EXPECT_TRUE(test::same_bits(logits(scratch / "base", scratch / "tuned/adapter"), own));
@@ -142,8 +142,8 @@ TEST(LoraRun, RefusesToResumeAModelWithoutAnOptimizer) {
   const ScratchDirectory scratch;
   make_base(scratch / "base");
   RunRecord record = read_record(scratch / "base");
-  nn::Gpt2 model(record.config.build().model(), 1);
-  create_model_run(scratch / "merged", record, 5, model);
+  const auto model = nn::make_model(record.config.build().model(), 1);
+  create_model_run(scratch / "merged", record, 5, *model, {});
   Trainer trainer(record.config.build(), words());
   const auto error = error_of<InvalidArgument>([&] { load_latest(scratch / "merged", trainer); });
   EXPECT_NE(error.find("optimizer"), std::string::npos) << error;

@@ -9,6 +9,7 @@
 #include "tests/support/compare.h"
 #include "tests/train/text.h"
 #include "train/model_origin.h"
+#include "train/open_tokenizer.h"
 
 namespace faultline::train {
 namespace {
@@ -106,7 +107,7 @@ TEST(ModelDirectory, ARunMadeOfWeightsCannotBeResumed) {
   write_run(scratch / "weights", open_model(scratch / "folder"), "folder");
   Trainer trainer(read_record(scratch / "weights").config.build(), words());
   EXPECT_THAT(error_of<InvalidArgument>([&] { load_latest(scratch / "weights", trainer); }),
-              HasSubstr("no optimizer"));
+              HasSubstr("without an optimizer"));
 }
 
 TEST(ModelOrigin, TrainingBeginsFromTheWeightsOfTheFolder) {
@@ -159,11 +160,32 @@ TEST(ModelOrigin, SizesThatTheWeightsDoNotHaveAreRefused) {
   EXPECT_THAT(refusal("seq_len=17"), HasSubstr("seq_len 17 is beyond the 16 positions"));
 }
 
-TEST(ModelOrigin, AFolderWithoutATokenizerIsRefused) {
+TEST(OpenTokenizer, AFolderWithoutATokenizerIsRefused) {
   const HfFolder folder("hf_gpt2");
-  const ConfigBuilder keys = keys_of(read_hf_folder_config(folder.path()), "folder");
-  EXPECT_THAT(error_of<InvalidArgument>([&] { begin_from(folder.path(), keys); }),
-              HasSubstr("no tokenizer"));
+  EXPECT_THAT(error_of<InvalidArgument>([&] { open_tokenizer(folder.path()); }),
+              HasSubstr("no tokenizer.json"));
+}
+
+TEST(OpenTokenizer, AFolderHasItsOwnAndEndsDocumentsAsItsConfigurationSays) {
+  const HfFolder folder("hf_gpt2");
+  const std::string golden = std::string(std::getenv("FAULTLINE_SOURCE_DIR")) + "/tests/golden/";
+  fs::copy_file(golden + "tokenizer_gpt2.json", folder / "tokenizer.json");
+  folder.set("eos_token_id", 7);
+  const auto tokenizer = open_tokenizer(folder.path());
+  EXPECT_EQ(tokenizer->end_of_document(), 7);
+  EXPECT_GT(tokenizer->vocab_size(), 256);
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("In the beginning")), "In the beginning");
+}
+
+TEST(OpenTokenizer, ARunFromAPresetReadsBytesAndSoDoesTheFolderThatItBecomes) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "run");
+  write_hf_folder(scratch / "folder", open_model(scratch / "run"), {});
+  for (const char* name : {"run", "folder"}) {
+    const auto tokenizer = open_tokenizer(scratch / name);
+    EXPECT_EQ(tokenizer->encode("ab"), (std::vector<int32_t>{'a', 'b'})) << name;
+    EXPECT_EQ(tokenizer->end_of_document(), ByteTokenizer::kEndOfDocument) << name;
+  }
 }
 
 }  // namespace
