@@ -3,15 +3,24 @@
 #include <limits>
 #include <string_view>
 
+#include "autograd/functional.h"
 #include "core/context.h"
 #include "core/error.h"
 #include "diagnose/attention_checks.h"
 #include "diagnose/detector.h"
 #include "diagnose/model_runs.h"
+#include "train/trainer.h"
 
 namespace faultline::diagnose {
 
 namespace {
+
+bool weights_are_replaced() {
+  for (const char* seam : Context::current().seams.replaced()) {
+    if (std::string_view(seam) == nn::AttentionWeightsSeam::name) return true;
+  }
+  return false;
+}
 
 struct DispatchCounts {
   int64_t calls = 0;
@@ -28,6 +37,10 @@ std::string complaint(const nn::DispatchRecord& record, const nn::AttentionPolic
     return fmt::format("the policy was {}, not {}", to_string(asked), to_string(expected));
   }
   const bool obeys = asked.kind != Kind::require || record.chosen == asked.which;
+  if (asked.kind == Kind::prefer && record.chosen != asked.which && !weights_are_replaced()) {
+    return fmt::format("{} ran although {} was preferred: {}", name(record.chosen),
+                       name(asked.which), record.rejected.at(0).reason);
+  }
   const bool refrains = asked.kind != Kind::forbid || record.chosen != asked.which;
   if (!obeys || !refrains)
     return fmt::format("{} ran under '{}'", name(record.chosen), to_string(asked));
@@ -40,25 +53,31 @@ std::string complaint(const nn::DispatchRecord& record, const nn::AttentionPolic
   return "";
 }
 
+// The mask of a batch of training.
+nn::Mask mask_of_training(const CheckedModel& checked) {
+  const int64_t T = checked.positions();
+  Batch batch;
+  batch.inputs = tensor(checked.text(T, 0), {1, T});
+  batch.labels = batch.inputs;
+  batch.documents =
+      cast(less(full({}, static_cast<double>(T / 2), DType::i64), arange(T)), DType::i32);
+  batch.documents = reshape(batch.documents, {1, T});
+  batch.valid_tokens = T;
+  return Context::current().seams.call<train::MaskSeam>(batch);
+}
+
 DispatchCounts count_calls(CheckedModel& checked, const nn::AttentionPolicy& expected) {
   DispatchCounts counts;
   const auto listening =
       Context::current().events.subscribe<nn::DispatchEvent>([&](const nn::DispatchEvent& event) {
         ++counts.calls;
-        const std::string complaint_of_it = complaint(event.record, expected);
-        if (complaint_of_it.empty()) return;
+        const std::string wrong = complaint(event.record, expected);
+        if (wrong.empty()) return;
         ++counts.wrong;
-        if (counts.first.empty()) counts.first = complaint_of_it;
+        if (counts.first.empty()) counts.first = wrong;
       });
-  checked.logits({checked.text(checked.positions(), 0)});
+  checked.logits({checked.text(checked.positions(), 0)}, mask_of_training(checked));
   return counts;
-}
-
-bool weights_are_replaced() {
-  for (const char* seam : Context::current().seams.replaced()) {
-    if (std::string_view(seam) == nn::AttentionWeightsSeam::name) return true;
-  }
-  return false;
 }
 
 constexpr const char* kNoFlash =
@@ -82,10 +101,12 @@ AttentionCheck check_dispatch(nn::LanguageModel& model, const nn::AttentionPolic
                                counts.calls);
     }
   };
+  using Which = nn::AttentionImplementation;
+  using Policy = nn::AttentionPolicy;
   add(expected);
-  for (const auto which : {nn::AttentionImplementation::math, nn::AttentionImplementation::flash}) {
-    if (which == nn::AttentionImplementation::flash && weights_are_replaced()) continue;
-    const nn::AttentionPolicy wanted = nn::AttentionPolicy::require(which);
+  std::vector<Policy> policies = {Policy::prefer(Which::math)};
+  if (!weights_are_replaced()) policies.push_back(Policy::prefer(Which::flash));
+  for (const Policy& wanted : policies) {
     const auto replaced =
         Context::current().seams.replace<nn::AttentionPolicySeam>([wanted] { return wanted; });
     add(wanted);
@@ -128,17 +149,42 @@ AttentionCheck answers_of(nn::AttentionImplementation which) {
   });
 }
 
-// Where a check knows no cause, it gets the first that another one, or else a detector, is sure of.
-void share_causes(std::vector<AttentionCheck>& checks, const Findings& findings) {
-  std::string cause;
+// What a check is about: what it rests on has a lower number.
+int level_of(const AttentionCheck& check) {
+  for (const char* first : {"visibility", "parity.", "large-products", "varlen", "rope."}) {
+    if (check.id.starts_with(first)) return 0;
+  }
+  for (const char* second : {"cache-contents", "page-dtypes", "prefixes"}) {
+    if (check.id.starts_with(second)) return 1;
+  }
+  return 2;
+}
+
+// The cause that the failed checks of a level know, or else a detector.
+std::string cause_of(const std::vector<AttentionCheck>& checks, int level,
+                     const Findings& findings) {
+  bool failed = false;
   for (const AttentionCheck& check : checks) {
-    if (check.failed() && cause.empty()) cause = check.cause;
+    if (!check.failed() || level_of(check) != level) continue;
+    if (!check.cause.empty()) return check.cause;
+    failed = true;
   }
   for (const Detection& found : findings.ranked()) {
-    if (cause.empty() && found.confidence >= kHint) cause = found.cause;
+    if (failed && found.confidence >= kHint && !found.cause.empty()) return found.cause;
   }
-  for (AttentionCheck& check : checks) {
-    if (check.failed() && check.cause.empty()) check.cause = cause;
+  return "";
+}
+
+// Where attention itself is wrong, everything above it fails too, and guesses at a cause of its
+// own: the lowest level that knows a cause gives it to all.
+void share_causes(std::vector<AttentionCheck>& checks, const Findings& findings) {
+  for (int level = 0; level <= 2; ++level) {
+    const std::string cause = cause_of(checks, level, findings);
+    if (cause.empty()) continue;
+    for (AttentionCheck& check : checks) {
+      if (check.failed()) check.cause = cause;
+    }
+    return;
   }
 }
 
@@ -155,6 +201,7 @@ std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
   add("visibility", [&] { return check_visibility(attend); });
   checks.push_back(answers_of(nn::AttentionImplementation::math));
   checks.push_back(answers_of(nn::AttentionImplementation::flash));
+  add("large-products", [&] { return check_large_products(attend); });
   add("fresh-output", [&] { return check_fresh_output(attend); });
   add("varlen", [&] { return check_varlen(); });
   add("prefixes", [&] { return check_prefixes(); });

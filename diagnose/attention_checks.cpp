@@ -216,28 +216,69 @@ AttentionCheck check_mask(const nn::Mask& mask, const nn::MaskPlacement& placeme
   return check;
 }
 
-// The second call has other values, and the answer must be that of those.
-AttentionCheck check_fresh_output(const AttentionFunction& attend) {
-  AttentionCheck check{.id = "fresh-output",
-                       .compared = "one call after another one, and alone (bits)",
-                       .reason = "the same arithmetic"};
+// 128 x 23 x 23 = 67712 is no f16 number; scaled by 1 / sqrt(128) it is 5985.
+AttentionCheck check_large_products(const AttentionFunction& attend) {
+  AttentionCheck check{.id = "large-products",
+                       .compared = "products above 65504 whose scores are not, and in f64",
+                       .bound = 8 * 2 * 0x1p-24,
+                       .reason = "sums of two values up to 2 in f32"};
   const NoGrad off;
-  std::vector<AttentionProbe> probes = attention_probes();
-  AttentionProbe& other = probes[0];
-  const AttentionProbe first = other;
-  for (float& value : other.v) value = 1 - value;
-  const auto before = answer_of(first, attend).to_vector<double>();
-  const auto second = answer_of(other, attend).to_vector<double>();
-  const auto again = answer_of(first, attend).to_vector<double>();
-  for (size_t i = 0; i < before.size(); ++i) {
-    const double apart = std::abs(again[i] - before[i]);
+  constexpr int64_t kHeadSize = 128;
+  const Tensor q_BHQD = full({1, 1, 2, kHeadSize}, 23);
+  const Tensor v_BHKD =
+      contiguous(expand(tensor<float>({1, 2}, {1, 1, 2, 1}), {1, 1, 2, kHeadSize}));
+  const auto answer = attend(q_BHQD, q_BHQD, v_BHKD, nn::Mask{}, 0).to_vector<double>();
+  for (size_t i = 0; i < answer.size(); ++i) {
+    const double apart = std::abs(answer[i] - (i < kHeadSize ? 1 : 1.5));
     if (!(apart <= check.difference)) check.difference = apart;
   }
-  if (second == before || !check.ok()) {
-    if (check.ok()) check.difference = kNan;
-    check.what = "The output holds what an earlier call left there.";
-    check.cause = "kernel.silent-fallback:unchecked-launch";
+  if (!std::isnan(check.difference)) return check;
+  check.what = "Products are rounded to f16 before they are scaled.";
+  check.cause = "softmax.overflow:scale-after";
+  return check;
+}
+
+// A large head needs the most of a kernel, and comes after a call whose output has as many bytes:
+// a kernel that did not run leaves those.
+AttentionCheck check_fresh_output(const AttentionFunction& attend) {
+  AttentionCheck check{.id = "fresh-output",
+                       .compared = "a call with a large head after another, and in f64",
+                       .reason = "sums of four values up to 16 in f32"};
+  const NoGrad off;
+  const auto mean_of_four = [&](int64_t queries, int64_t head_size, float last) {
+    AttentionProbe probe{.name = "fresh",
+                         .asks = "",
+                         .queries = queries,
+                         .keys = 4,
+                         .head_size = head_size,
+                         .q = {},
+                         .k = {},
+                         .v = {},
+                         .key_valid = {},
+                         .documents = {}};
+    const auto D = static_cast<size_t>(head_size);
+    probe.q.assign(static_cast<size_t>(queries) * D, 1);
+    probe.k.assign(4 * D, 0);
+    for (const float value : {1.0F, 2.0F, 4.0F, last}) {
+      probe.v.insert(probe.v.end(), D, value);
+    }
+    return probe;
+  };
+  check.bound = 8 * 16 * 0x1p-24;
+  const AttentionProbe first = mean_of_four(4, 64, 8);
+  const AttentionProbe second = mean_of_four(1, 256, 16);
+  const double stale = answer_of(first, attend).to_vector<double>()[0];
+  const auto answer = answer_of(second, attend).to_vector<double>();
+  const auto right = compute_attention(second);
+  for (size_t i = 0; i < right.size(); ++i) {
+    const double apart = std::abs(answer[i] - right[i]);
+    if (!(apart <= check.difference)) check.difference = apart;
   }
+  if (check.ok()) return check;
+  const bool is_stale = answer[0] == stale;
+  check.what = is_stale ? "The output holds what an earlier call left there."
+                        : "A large head gives another result.";
+  check.cause = "kernel.silent-fallback:unchecked-launch";
   return check;
 }
 

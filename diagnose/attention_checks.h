@@ -55,7 +55,10 @@ AttentionCheck check_mask(const nn::Mask& mask, const nn::MaskPlacement& placeme
                           const std::function<bool(const nn::MaskPoint&)>& expected,
                           const AttentionFunction& attend = framework_attention());
 
-// That a call's result does not depend on the calls before it.
+// Large queries and keys whose products leave the range of f16, and whose scaled scores do not.
+AttentionCheck check_large_products(const AttentionFunction& attend);
+
+// That a call with a large head gives its own result, not what an earlier call left in memory.
 AttentionCheck check_fresh_output(const AttentionFunction& attend);
 
 // ---- of a model ---------------------------------------------------------------------------------
@@ -110,8 +113,9 @@ AttentionCheck check_varlen();
 // same logits, and merging it twice is refused.
 AttentionCheck check_merge(nn::LanguageModel& model);
 
-// All of them. Where a failed check of the model does not know its cause, it gets the one that the
-// answers to the probes name, or else what a Watch found meanwhile. `expected` as in
+// All of them, under a Watch. What is wrong below shows above too, so the lowest failed check that
+// knows a cause gives it to all: attention and positions first, then what caches hold, then the
+// model. Where none of a level knows one, the detectors are asked. `expected` as in
 // check_dispatch().
 std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
                                             const nn::AttentionPolicy& expected = {});

@@ -89,18 +89,24 @@ bool explains_all(const Answers& given, const AttentionRules& rules) {
 
 // A program with a wrong mask often has its own habit with a row that sees nothing, and with what
 // hidden values hold. The habit is not the mistake.
+bool explains_beside_habits(const Answers& given, AttentionRules rules) {
+  for (const EmptyRow row : {EmptyRow::zeros, EmptyRow::mean_of_values, EmptyRow::nan}) {
+    rules.empty_row = row;
+    for (const auto& [skips, nan_is_zero] :
+         {std::pair{true, false}, {false, false}, {false, true}}) {
+      rules.skips_forbidden = skips;
+      rules.nan_is_zero = nan_is_zero;
+      if (explains_all(given, rules)) return true;
+    }
+  }
+  return false;
+}
+
 void name_beside_habits(const Answers& given, AttentionVerdict& verdict) {
   for (const AttentionMistake& mistake : attention_mistakes()) {
-    for (const EmptyRow row : {EmptyRow::zeros, EmptyRow::mean_of_values, EmptyRow::nan}) {
-      for (const bool skips : {true, false}) {
-        AttentionRules rules = mistake.rules;
-        rules.empty_row = row;
-        rules.skips_forbidden = skips;
-        if (!explains_all(given, rules)) continue;
-        verdict.named.push_back(&mistake);
-        return;
-      }
-    }
+    if (!explains_beside_habits(given, mistake.rules)) continue;
+    verdict.named.push_back(&mistake);
+    return;
   }
 }
 

@@ -36,7 +36,7 @@ class Row {
     for (int64_t d = 0; d < probe_.head_size; ++d) {
       double sum = 0;
       for (int64_t key = 0; key < probe_.keys; ++key) {
-        const double value = probe_.v[key_offset(key) + static_cast<size_t>(d)];
+        const double value = number(probe_.v[key_offset(key) + static_cast<size_t>(d)]);
         if (empty ? rules_.empty_row == EmptyRow::zeros
                   : rules_.skips_forbidden && !row[static_cast<size_t>(key)].taken) {
           continue;
@@ -55,13 +55,15 @@ class Row {
                                probe_.head_size);
   }
 
+  double number(double x) const { return rules_.nan_is_zero && std::isnan(x) ? 0 : x; }
+
   double raw_score(int64_t key) const {
     const size_t q = static_cast<size_t>(
         ((batch_ * probe_.heads + head_) * probe_.queries + query_) * probe_.head_size);
     const size_t k = key_offset(key);
     double dot = 0;
     for (size_t d = 0; d < static_cast<size_t>(probe_.head_size); ++d) {
-      dot += static_cast<double>(probe_.q[q + d]) * probe_.k[k + d];
+      dot += probe_.q[q + d] * number(probe_.k[k + d]);
     }
     for (int use = 0; use < rules_.scale_uses; ++use) {
       if (probe_.scale != 0) {

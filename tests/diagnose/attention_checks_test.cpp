@@ -12,6 +12,7 @@
 #include "nn/gpt2.h"
 #include "nn/llama.h"
 #include "nn/lora.h"
+#include "train/generation.h"
 #include "train/trainer.h"
 
 // Shapes: B batch, H heads, Q queries, K keys.
@@ -209,6 +210,56 @@ TEST_F(AttentionChecks, NameTheOtherLayoutOfPairs) {
   expect_fault(*model, "rope.angles", "rope.layout");
 }
 
+// ---- caches -------------------------------------------------------------------------------------
+
+TEST_F(AttentionChecks, NameSlotsThatAreWrittenInTheWrongPlace) {
+  const auto planted = context_.seams.replace<nn::KvSlotsSeam>([](int64_t, int64_t count) {
+    return nn::SlotRange{0, count};
+  });
+  expect_fault(*gpt2_, "cache-contents.contiguous", "attn.past-ignored:write-index");
+  expect_fault(*llama_, "cached.contiguous", "attn.past-ignored:write-index");
+}
+
+TEST_F(AttentionChecks, NameSlotsThatNobodyFilled) {
+  const auto planted =
+      context_.seams.replace<nn::KvVisibleSeam>([](int64_t, int64_t capacity) { return capacity; });
+  expect_fault(*gpt2_, "cache-contents.contiguous", "attn.past-ignored:zero-slots");
+  expect_fault(*gpt2_, "canaries.contiguous", "attn.past-ignored:zero-slots");
+}
+
+TEST_F(AttentionChecks, NameAMaskOfGenerationThatForgetsThePast) {
+  const auto planted = context_.seams.replace<train::GenerationMaskSeam>(
+      [](const nn::LeftPadding& padding, int64_t first, int64_t count) {
+        nn::Mask mask = train::GenerationMaskSeam::standard(padding, first, count);
+        mask.query_offset = 0;
+        mask.top_left = true;
+        return mask;
+      });
+  expect_fault(*llama_, "generation.contiguous", "attn.past-ignored:local-causal");
+}
+
+TEST_F(AttentionChecks, NamePositionsThatCountThePadding) {
+  const auto planted = context_.seams.replace<train::GenerationPositionsSeam>(
+      [](const nn::LeftPadding& padding, int64_t first, int64_t count) {
+        if (count > 1) return padding.positions(first, count);
+        const auto rows = std::ssize(padding.pads());
+        return full({rows, count}, static_cast<double>(first), DType::i32);
+      });
+  expect_fault(*gpt2_, "generation.paged", "attn.past-ignored:left-pad");
+}
+
+TEST_F(AttentionChecks, NamePagesThatAreReadAsAnotherDType) {
+  const auto planted = context_.seams.replace<nn::PageDTypeSeam>(
+      [](int32_t, DType written, DType) { return written == DType::f32 ? written : DType::f16; });
+  expect_fault(*gpt2_, "page-dtypes", "kv.dtype-reinterpret");
+}
+
+TEST_F(AttentionChecks, NamePrefixesThatAreFoundByHashAlone) {
+  const auto planted = context_.seams.replace<nn::PrefixMatchSeam>(
+      [](const nn::PrefixBlock&, const nn::PrefixBlock&) { return true; });
+  expect_fault(*gpt2_, "prefixes", "kv.prefix-collision");
+}
+
 // ---- dispatch and adapters ----------------------------------------------------------------------
 
 TEST_F(AttentionChecks, NameAPolicyThatNobodyAskedFor) {
@@ -284,12 +335,12 @@ TEST_F(AttentionChecks, CountThePairsInWhichAMaskIsAnother) {
 
 TEST_F(AttentionChecks, FindAnOutputThatNobodyWrote) {
   Tensor kept;
-  const AttentionFunction stale = [&](const Tensor& q, const Tensor& k, const Tensor& v,
-                                      const nn::Mask& mask, double softcap) {
-    if (!kept.defined()) kept = nn::attention(q, k, v, mask, {.softcap = softcap});
-    return kept;
+  const AttentionFunction skips_large_heads = [&](const Tensor& q, const Tensor& k, const Tensor& v,
+                                                  const nn::Mask& mask, double softcap) {
+    if (q.size(3) > 128) return reshape(kept, {1, 1, 1, 256});
+    return kept = nn::attention(q, k, v, mask, {.softcap = softcap});
   };
-  const AttentionCheck check = check_fresh_output(stale);
+  const AttentionCheck check = check_fresh_output(skips_large_heads);
   EXPECT_TRUE(check.failed());
   EXPECT_EQ(check.cause, "kernel.silent-fallback:unchecked-launch");
 }
