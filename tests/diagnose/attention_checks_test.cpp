@@ -222,7 +222,7 @@ TEST_F(AttentionChecks, NameSlotsThatAreWrittenInTheWrongPlace) {
 
 TEST_F(AttentionChecks, NameSlotsThatNobodyFilled) {
   const auto planted =
-      context_.seams.replace<nn::KvVisibleSeam>([](int64_t, int64_t capacity) { return capacity; });
+      context_.seams.replace<nn::KvReadSeam>([](const Tensor& slots, int64_t) { return slots; });
   expect_fault(*gpt2_, "cache-contents.contiguous", "attn.past-ignored:zero-slots");
   expect_fault(*gpt2_, "canaries.contiguous", "attn.past-ignored:zero-slots");
 }
