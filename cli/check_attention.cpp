@@ -206,9 +206,12 @@ class Planted {
     for (const std::string& name : names) {
       const lab::Variant& variant = catalogue_.find(name);
       guards_.push_back(variant.plant(context));
-      fmt::print(stderr, "planted: {}\n", variant.full_name());
+      lines_ += fmt::format("planted: {}\n", variant.full_name());
     }
   }
+
+  // A line about each.
+  const std::string& lines() const { return lines_; }
 
   // Throws when nobody asked for what was planted: then nothing was wrong.
   void check_asked(const Context& context) const {
@@ -222,6 +225,7 @@ class Planted {
  private:
   lab::Catalogue catalogue_;
   std::vector<std::shared_ptr<void>> guards_;
+  std::string lines_;
 };
 
 int check_model(const CheckOptions& options, Context& context) {
@@ -238,7 +242,10 @@ int check_model(const CheckOptions& options, Context& context) {
   const bool fault = std::any_of(checks.begin(), checks.end(),
                                  [](const diagnose::AttentionCheck& c) { return c.failed(); });
   if (!fault) planted.check_asked(context);
-  if (options.json != "-") print(checks);
+  if (options.json != "-") {
+    fmt::print("{}", planted.lines());
+    print(checks);
+  }
   write_json(options.json, json_of(checks, fault));
   return fault ? 1 : 0;
 }

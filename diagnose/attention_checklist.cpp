@@ -160,31 +160,30 @@ int level_of(const AttentionCheck& check) {
   return 2;
 }
 
-// The cause that the failed checks of a level know, or else a detector.
-std::string cause_of(const std::vector<AttentionCheck>& checks, int level,
-                     const Findings& findings) {
-  bool failed = false;
-  for (const AttentionCheck& check : checks) {
-    if (!check.failed() || level_of(check) != level) continue;
-    if (!check.cause.empty()) return check.cause;
-    failed = true;
+// The cause that these checks know, or else a detector; "" for none.
+std::string cause_of(const std::vector<const AttentionCheck*>& failed, const Findings& findings) {
+  for (const AttentionCheck* check : failed) {
+    if (!check->cause.empty()) return check->cause;
   }
   for (const Detection& found : findings.ranked()) {
-    if (failed && found.confidence >= kHint && !found.cause.empty()) return found.cause;
+    if (found.confidence >= kHint && !found.cause.empty()) return found.cause;
   }
   return "";
 }
 
 // Where attention itself is wrong, everything above it fails too, and guesses at a cause of its
-// own: the lowest level that knows a cause gives it to all.
+// own. So the lowest level at which checks failed has the word.
 void share_causes(std::vector<AttentionCheck>& checks, const Findings& findings) {
-  for (int level = 0; level <= 2; ++level) {
-    const std::string cause = cause_of(checks, level, findings);
-    if (cause.empty()) continue;
-    for (AttentionCheck& check : checks) {
-      if (check.failed()) check.cause = cause;
+  std::vector<const AttentionCheck*> lowest;
+  for (int level = 0; level <= 2 && lowest.empty(); ++level) {
+    for (const AttentionCheck& check : checks) {
+      if (check.failed() && level_of(check) == level) lowest.push_back(&check);
     }
-    return;
+  }
+  if (lowest.empty()) return;
+  const std::string cause = cause_of(lowest, findings);
+  for (AttentionCheck& check : checks) {
+    if (check.failed()) check.cause = cause;
   }
 }
 

@@ -113,9 +113,9 @@ AttentionCheck check_varlen();
 // same logits, and merging it twice is refused.
 AttentionCheck check_merge(nn::LanguageModel& model);
 
-// All of them, under a Watch. What is wrong below shows above too, so the lowest failed check that
-// knows a cause gives it to all: attention and positions first, then what caches hold, then the
-// model. Where none of a level knows one, the detectors are asked. `expected` as in
+// All of them, under a Watch. What is wrong below shows above too, so the lowest level at which
+// checks failed gives its cause to all: attention and positions first, then what caches hold, then
+// the model. Where none of them knows one, the detectors are asked. `expected` as in
 // check_dispatch().
 std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
                                             const nn::AttentionPolicy& expected = {});

@@ -153,8 +153,17 @@ TEST_F(AttentionChecks, NameScoresThatAreScaledTwice) {
       [](const Tensor& scores, const nn::Mask& mask, double scale) {
         return nn::AttentionWeightsSeam::standard(scores, mask, scale * scale);
       });
-  // A softcap sets the scale to 1, so that this does not touch the probe of it.
+  // A softcap leaves a scale of 1 to the weights, so that the answer to the probe of it is right.
   expect_fault(*gpt2_, "parity.math", "attn.scale-twice");
+}
+
+TEST_F(AttentionChecks, NameProductsThatAreKeptInFloat16) {
+  const auto planted = context_.seams.replace<nn::AttentionWeightsSeam>(
+      [](const Tensor& scores, const nn::Mask& mask, double scale) {
+        const Tensor kept = cast(cast(scores, DType::f16), DType::f32);
+        return nn::AttentionWeightsSeam::standard(kept, mask, scale);
+      });
+  expect_fault(*gpt2_, "large-products", "softmax.overflow:scale-after");
 }
 
 TEST_F(AttentionChecks, NameCausalityThatForgetsThePast) {
