@@ -35,6 +35,7 @@ void LlamaConfig::check() const {
           "{}: rotary positions turn the elements of a head in pairs, so its size must be even, "
           "got {}",
           head_size != 0 ? "head_size" : "hidden_size / num_heads", head());
+  require(window >= 0, "window: must not be negative, got {}; 0 is none", window);
   require(dropout >= 0 && dropout < 1, "dropout: must be in [0, 1), got {}", dropout);
   require(rms_norm_epsilon > 0 && std::isfinite(rms_norm_epsilon),
           "rms_norm_epsilon: must be positive, got {}", rms_norm_epsilon);

@@ -2,19 +2,19 @@
 //
 // Sees: every launch of flash_attention with what it was given (q, k, v, mask, scale, soft-cap) and
 // what it wrote.
-// Fires: at the first sampled row that lies farther from the f64 answer than rounding explains.
-// The kernel is then run again into memory full of NaN: what is still there after it was never
-// written, and what the program got was there before (kernel.silent-fallback). Else the known
-// mistakes are tried on more rows, and the one that predicts every one of them is named: the scale
-// used twice or never, key heads in another order, a window of another size, a feature left out,
-// NaN from hidden values. Where none does, it fires without a cause.
-// Bound: a score is a sum of D products, rounded in f32 by (D + 4) u S, where S is the largest sum
-// of their absolute values; it moves a weight by twice that, the sum over K weights and exp by
-// (K + 16) u. An output is a mean of values below V: doubled, 2 V times all that. 16-bit kernels
-// round weights and output to their dtype, which gets 8 units of its own.
-// Silent: with dropout on the weights; in f64 and beyond, which the reference computes; where the
-// answer itself is no number; for attention by `math`, whose weights other detectors read. Of large
-// launches a part of the rows is read, another part each time.
+// Fires: where a kernel, run again into memory full of NaN, leaves some of it: what the program got
+// there was in its memory before, right or wrong (kernel.silent-fallback). That is tried once for
+// each kernel and shape of q, and again for a wrong row. At the first sampled row that lies farther
+// from the f64 answer than rounding explains. Then the known mistakes are tried on more rows, and
+// the one that predicts every one of them is named: the scale used twice or never, key heads in
+// another order, a window of another size, a feature left out, NaN from hidden values. Where none
+// does, it fires without a cause. Bound: a score is a sum of D products, rounded in f32 by (D + 4)
+// u S, where S is the largest sum of their absolute values; it moves a weight by twice that, the
+// sum over K weights and exp by (K + 16) u. An output is a mean of values below V: doubled, 2 V
+// times all that. 16-bit kernels round weights and output to their dtype, which gets 8 units of its
+// own. Silent: with dropout on the weights; in f64 and beyond, which the reference computes; where
+// the answer itself is no number; for attention by `math`, whose weights other detectors read. Of
+// large launches a part of the rows is read, another part each time.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,6 +22,7 @@
 #include <cmath>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "diagnose/attention_judge.h"
 #include "diagnose/attention_probes.h"
@@ -226,6 +227,7 @@ class AttentionParity : public Watcher {
     const FlashLaunch launch(event.launch);
     if (launch.rows() == 0 || launch.work() == 0) return;
     looked();
+    if (is_new(event.launch) && is_unwritten(event.launch, launch)) return;
     const int64_t stride = std::max<int64_t>(1, launch.rows() * launch.work() / kWork);
     const DType dtype = event.launch.args.inputs[0].dtype;
     for (const Answer& answer : launch.answers(looks() % stride, stride)) {
@@ -239,6 +241,26 @@ class AttentionParity : public Watcher {
     }
   }
 
+  // Whether this kernel has not been seen with this shape of q.
+  bool is_new(const Launch& launch) {
+    const std::pair key(launch.kernel->run, launch.args.inputs[0].shape);
+    if (std::find(seen_.begin(), seen_.end(), key) != seen_.end()) return false;
+    seen_.push_back(key);
+    return true;
+  }
+
+  // Whether the kernel leaves some of its output as it was, which is reported.
+  bool is_unwritten(const Launch& launch, const FlashLaunch& shown) {
+    const int64_t left = shown.unwritten();
+    if (left == 0) return false;
+    found_ = true;
+    report("kernel.silent-fallback", 0.99, "attention",
+           fmt::format("{}{}run again, {} writes nothing to {} of {} elements", launch.label.module,
+                       *launch.label.module != 0 ? ": " : "", launch.kernel->name, left,
+                       launch.args.outputs[0].numel()));
+    return true;
+  }
+
   static std::string describe(const Answer& answer, const std::vector<double>& exact, int64_t at,
                               double bound) {
     const auto i = static_cast<size_t>(at);
@@ -249,13 +271,9 @@ class AttentionParity : public Watcher {
   }
 
   void name(const Launch& launch, const FlashLaunch& shown, const std::string& wrong) {
+    if (is_unwritten(launch, shown)) return;
     const std::string place =
         fmt::format("{}{}{}", launch.label.module, *launch.label.module != 0 ? ": " : "", wrong);
-    if (const int64_t left = shown.unwritten(); left > 0) {
-      return report("kernel.silent-fallback", 0.99, "attention",
-                    fmt::format("{}; run again, {} writes nothing to {} of {} elements", place,
-                                launch.kernel->name, left, launch.args.outputs[0].numel()));
-    }
     const int64_t stride = std::max<int64_t>(1, shown.rows() * shown.work() / kWorkNaming);
     const std::vector<Answer> answers = shown.answers(0, stride);
     for (const AttentionMistake& mistake : attention_mistakes()) {
@@ -271,6 +289,7 @@ class AttentionParity : public Watcher {
   }
 
   bool found_ = false;
+  std::vector<std::pair<Kernel, Shape>> seen_;
 };
 
 }  // namespace

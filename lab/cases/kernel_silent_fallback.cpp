@@ -212,7 +212,9 @@ FAULT(kernel_silent_fallback) {
       .run(&two_calls)
       .expect("second call", 3.75)
       .caught_by("attention.parity")
-      .in_training({.steps = 200, .needs = {{"hidden_size", "256"}, {"num_heads", "1"}}});
+      // One head of 200 takes 102400 bytes.
+      .in_training({.steps = 200,
+                    .needs = {{"hidden_size", "200"}, {"num_heads", "1"}, {"num_layers", "1"}}});
   fault.variant("dropped-feature", "Another path runs and knows no soft-cap and no window")
       .wrong(fused_by(kForgetful))
       .remedy(&use_math)

@@ -129,6 +129,24 @@ TEST(AttentionParity, SaysWhatWasNotWritten) {
   EXPECT_THAT(found[0].evidence, HasSubstr("writes nothing to 48 of 432 elements"));
 }
 
+// The memory of the output is that of a right call with the same inputs.
+TEST(AttentionParity, SeesThatNothingWasWrittenWhereTheOldOutputIsRight) {
+  const KernelRecord record{"flash_attention/of a test", &nothing};
+  const Inputs in;
+  std::vector<float> right;
+  std::vector<float> stale;
+  const std::vector<Detection> found = watched([&](Context& context) {
+    right = nn::attention(in.q, in.k, in.v, {}).to_vector<float>();
+    const auto swapped = context.seams.replace<KernelSeam>([&](const SelectionRequest& request) {
+      const bool is_ours = &request.op == &definition(Op::flash_attention);
+      return is_ours ? Selection{&record, "test"} : KernelSeam::standard(request);
+    });
+    stale = nn::attention(in.q, in.k, in.v, {}).to_vector<float>();
+  });
+  EXPECT_EQ(stale, right);
+  EXPECT_THAT(names_of(found), ElementsAre("attention.parity -> kernel.silent-fallback"));
+}
+
 TEST(AttentionParity, NamesNobodyForAnErrorThatNoMistakePredicts) {
   EXPECT_THAT(names_of(attending_with(&a_little_off, {})), ElementsAre("attention.parity -> "));
 }

@@ -159,6 +159,9 @@ TEST(Dispatch, NamesOfPolicies) {
   EXPECT_EQ(to_string(attention_policy_from_name("auto")), "auto");
   EXPECT_EQ(to_string(attention_policy_from_name("math")), "require math");
   EXPECT_EQ(to_string(attention_policy_from_name("flash")), "require flash");
+  for (const char* name : {"prefer flash", "require math", "forbid flash"}) {
+    EXPECT_EQ(to_string(attention_policy_from_name(name)), name);
+  }
   EXPECT_THAT(
       error_of<InvalidArgument>([] { attention_policy_from_name("fast"); }),
       HasSubstr("must be auto, math or flash, or prefer, require or forbid one of these, got "
