@@ -207,7 +207,6 @@ AttentionCheck check_mask(const nn::Mask& mask, const nn::MaskPlacement& placeme
                                                 .documents = {}});
   const auto same_mask = [&](const Tensor& q, const Tensor& k, const Tensor& v, const nn::Mask&,
                              double softcap) { return attend(q, k, v, mask, softcap); };
-  std::string seen;
   const auto visible = [&](int64_t b, int64_t h, int64_t q, int64_t k) {
     return expected({b, h, first + q, placement.key_offset + k});
   };
