@@ -59,9 +59,9 @@ nn::Mask mask_of_training(const CheckedModel& checked) {
   Batch batch;
   batch.inputs = tensor(checked.text(T, 0), {1, T});
   batch.labels = batch.inputs;
-  batch.documents =
-      cast(less(full({}, static_cast<double>(T / 2), DType::i64), arange(T)), DType::i32);
-  batch.documents = reshape(batch.documents, {1, T});
+  std::vector<int32_t> documents(static_cast<size_t>(T), 0);
+  documents.back() = 1;
+  batch.documents = tensor(documents, {1, T});
   batch.valid_tokens = T;
   return Context::current().seams.call<train::MaskSeam>(batch);
 }
@@ -191,7 +191,7 @@ void share_causes(std::vector<AttentionCheck>& checks, const Findings& findings)
 
 std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
                                             const nn::AttentionPolicy& expected) {
-  CheckedModel{model};  // throws where the model cannot be checked
+  const CheckedModel possible(model);  // throws where the model cannot be checked
   std::vector<AttentionCheck> checks;
   const auto add = [&](const std::string& id, const std::function<AttentionCheck()>& run) {
     checks.push_back(attempt(id, run));

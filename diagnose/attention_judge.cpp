@@ -72,7 +72,8 @@ class Answers {
 
 void check_names(const std::vector<AttentionProbe>& probes,
                  const std::map<std::string, Tensor>& answers) {
-  for (const auto& [name, tensor] : answers) {
+  for (const auto& answer : answers) {
+    const std::string& name = answer.first;
     const bool known = std::any_of(probes.begin(), probes.end(),
                                    [&](const AttentionProbe& probe) { return probe.name == name; });
     require(known, "attention probes: there is no probe '{}'; name each answer after its probe",

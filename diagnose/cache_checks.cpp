@@ -108,48 +108,62 @@ AttentionCheck check_canaries(nn::LanguageModel& model, CacheKind kind) {
 
 // ---- what a cache gives back --------------------------------------------------------------------
 
+namespace {
+
+// Keeps the first failure.
+void fail_with(AttentionCheck& check, double difference, const std::string& what,
+               const char* cause) {
+  if (check.failed()) return;
+  check.difference = difference;
+  check.what = what;
+  check.cause = cause;
+}
+
+// What a layer of a cache gave of the first `end` slots, against what was stored there.
+void compare_contents(AttentionCheck& check, const nn::KvCache::All& given, const Tensor& k_BGKD,
+                      const Tensor& v_BGKD, int64_t end, DType dtype) {
+  const int64_t slots = given.k_BGKD.size(2);
+  if (slots != end || given.v_BGKD.size(2) != end) {
+    return fail_with(
+        check, kNan, fmt::format("{} slots are given where {} are filled.", slots, end),
+        slots > end ? "attn.past-ignored:zero-slots" : "attn.past-ignored:write-index");
+  }
+  const auto apart = [&](const Tensor& got, const Tensor& stored) {
+    return largest_difference(got, cast(cast(slice(stored, 2, 0, end), dtype), DType::f32));
+  };
+  const double of_keys = apart(given.k_BGKD, k_BGKD);
+  const double of_values = apart(given.v_BGKD, v_BGKD);
+  if (of_keys == 0 && of_values == 0) return;
+  fail_with(
+      check, of_keys == 0 ? of_values : of_keys,
+      fmt::format("After {} slots of {} others are there than were stored.", end, name(dtype)),
+      dtype == DType::f32 ? "attn.past-ignored:write-index" : "kv.dtype-reinterpret");
+}
+
+}  // namespace
+
 AttentionCheck check_cache_contents(nn::LanguageModel& model, CacheKind kind) {
   AttentionCheck check{.id = "cache-contents",
                        .compared = "keys and values, stored and given back",
                        .reason = "rounded to the cache's dtype once"};
   const NoGrad off;
-  const nn::KvShape shape = kv_shape(model.model_shape(), 2, 11);
-  const auto wrong = [&](double difference, const std::string& what, const char* cause) {
-    if (check.failed()) return;
-    check.difference = difference;
-    check.what = what;
-    check.cause = cause;
-  };
+  constexpr int64_t kStored = 9;
+  const nn::KvShape shape = kv_shape(model.model_shape(), 2, kStored + 2);
+  const Tensor k = normal({2, shape.num_heads, kStored, shape.head_size}, 0, 1, 1, 1);
+  const Tensor v = normal(k.shape(), 0, 1, 1, 2);
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     const auto cache = make_cache(kind, shape, dtype);
-    const Tensor k = normal({2, shape.num_heads, shape.capacity, shape.head_size}, 0, 1, 1, 1);
-    const Tensor v = normal(k.shape(), 0, 1, 1, 2);
-    for (const auto& [begin, end] : pieces(9)) {
+    for (const auto& [begin, end] : pieces(kStored)) {
       for (int64_t layer = 0; layer < shape.num_layers; ++layer) {
         const double sign = layer % 2 == 0 ? 1 : -1;  // layers differ
-        const auto all =
+        const auto given =
             cache->append(layer, slice(k, 2, begin, end) * sign, slice(v, 2, begin, end) * sign);
-        const int64_t slots = all.k_BGKD.size(2);
-        if (slots != end || all.v_BGKD.size(2) != end) {
-          wrong(kNan, fmt::format("{} slots are given where {} are filled.", slots, end),
-                slots > end ? "attn.past-ignored:zero-slots" : "attn.past-ignored:write-index");
-          continue;
-        }
-        const auto rounded = [&](const Tensor& x) {
-          return cast(cast(slice(x, 2, 0, end) * sign, dtype), DType::f32);
-        };
-        const double of_keys = largest_difference(all.k_BGKD, rounded(k));
-        const double of_values = largest_difference(all.v_BGKD, rounded(v));
-        if (of_keys == 0 && of_values == 0) continue;
-        const double apart = of_keys == 0 ? of_values : of_keys;
-        wrong(apart,
-              fmt::format("After {} slots of {} others are there than were stored.", end,
-                          name(dtype)),
-              dtype == DType::f32 ? "attn.past-ignored:write-index" : "kv.dtype-reinterpret");
+        compare_contents(check, given, k * sign, v * sign, end, dtype);
       }
     }
-    if (cache->length() != 9)
-      wrong(kNan, "The cache has lost count.", "attn.past-ignored:write-index");
+    if (cache->length() != kStored) {
+      fail_with(check, kNan, "The cache has lost count.", "attn.past-ignored:write-index");
+    }
   }
   return check;
 }

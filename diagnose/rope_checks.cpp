@@ -22,16 +22,17 @@ constexpr const char* kNoRope = "the model has no rotary positions";
 // The rotation of one model as the seams of the current Context make it.
 class Rotation {
  public:
-  explicit Rotation(const nn::LlamaConfig& config) : rope_(config.rope), D_(config.head()) {}
+  explicit Rotation(const nn::LlamaConfig& config)
+      : rope_(config.rope), head_size_(config.head()) {}
 
-  int64_t head_size() const { return D_; }
+  int64_t head_size() const { return head_size_; }
   double magnitude() const { return nn::rope_magnitude(rope_); }
 
   // x [1, 1, P, D] turned to these positions. With dynamic_ntk `length` chooses the angles.
   std::vector<double> turned(const Tensor& x, const std::vector<int32_t>& positions,
                              int64_t length) const {
     const nn::RopeTables tables = Context::current().seams.call<nn::RopeTablesSeam>(
-        rope_, D_, tensor(positions, {std::ssize(positions)}), length);
+        rope_, head_size_, tensor(positions, {std::ssize(positions)}), length);
     return nn::rotary(x, tables, rope_.layout).to_vector<double>();
   }
 
@@ -39,10 +40,10 @@ class Rotation {
   template <class Rounded>
   std::vector<double> expected(const Tensor& x, const std::vector<int32_t>& positions,
                                int64_t length, RopeLayout layout, Rounded rounded) const {
-    const auto frequencies = nn::rope_frequencies(rope_, D_, length);
+    const auto frequencies = nn::rope_frequencies(rope_, head_size_, length);
     std::vector<double> y = x.to_vector<double>();
     for (size_t p = 0; p < positions.size(); ++p) {
-      double* row = &y[p * static_cast<size_t>(D_)];
+      double* row = &y[p * static_cast<size_t>(head_size_)];
       for (size_t i = 0; i < frequencies.size(); ++i) {
         const bool half = layout == RopeLayout::half_split;
         double& a = row[half ? i : 2 * i];
@@ -66,7 +67,7 @@ class Rotation {
 
  private:
   const nn::RopeConfig& rope_;
-  int64_t D_;
+  int64_t head_size_;
 };
 
 double largest_of(const std::vector<double>& a, const std::vector<double>& b) {
