@@ -70,7 +70,7 @@ struct AttentionRules {
   bool softcap_left_out = false;
   bool subtracts_largest = true;  // false: exp of the score as it stands, in f32
   bool skips_forbidden = true;    // false: 0 times what a forbidden value holds
-  bool nan_is_zero = false;        // what is no number in keys and values counts as 0
+  bool nan_is_zero = false;       // what is no number in keys and values counts as 0
   bool sums_in_bfloat16 = false;  // weights and their sum rounded to bf16
 };
 
