@@ -125,7 +125,8 @@ FAULT(lora_misaligned) {
       .expect("B begins past 16 bytes", 14)
       .caught_by("parameter.alignment")
       // 3 * 34 * 4 bytes are 8 past a multiple of 16.
-      .in_training({.steps = 200, .needs = {{"hidden_size", "34"}, {"lora", "r=3,alpha=6"}}});
+      .in_training({.steps = 200,
+                    .needs = {{"hidden_size", "34"}, {"num_heads", "2"}, {"lora", "r=3,alpha=6"}}});
 }
 
 }  // namespace faultline::lab
