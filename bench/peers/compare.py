@@ -14,7 +14,12 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Passed to both sides; tiny and char are timed at the batch and sequence of their presets.
-SIZE = {"gpt2": ["--batch", "4", "--seq", "64"], "char": [], "tiny": []}
+SIZE = {
+    "gpt2": ["gpt2", "--batch", "4", "--seq", "64"],
+    "gpt2-long": ["gpt2", "--batch", "1", "--seq", "1024"],
+    "char": ["char"],
+    "tiny": ["tiny"],
+}
 
 
 def parse_arguments():
@@ -46,8 +51,8 @@ def take_turns(model, arguments):
     """side -> its results, one a round."""
     shared = [*SIZE[model], "--threads", str(arguments.threads)]
     binary = str(pathlib.Path(arguments.faultline).resolve())
-    peer = [sys.executable, str(HERE / "torch_gpt2_step.py"), model, *shared]
-    commands = {"faultline": [binary, "bench", model, *shared, "--json", "-"], "eager": peer}
+    peer = [sys.executable, str(HERE / "torch_gpt2_step.py"), *shared]
+    commands = {"faultline": [binary, "bench", *shared, "--json", "-"], "eager": peer}
     if not arguments.no_compile:
         commands["compile"] = [*peer, "--compile"]
     results = {side: [] for side in commands}
