@@ -115,7 +115,7 @@ void Example::tell_what_is_planted() const {
 
 void Example::check_asked() {
   try {
-    faults_.check_asked(context_, step_);
+    faults_.check_asked(context_, step_, options_.asked_later);
   } catch (const InvalidArgument&) {
     metrics_.reset();
     std::error_code none;

@@ -22,6 +22,8 @@ struct ExampleOptions {
   int64_t steps;      // unless --steps says otherwise
   // Its configuration. Only a program that has one can set what some faults need.
   std::optional<faultline::train::ConfigBuilder> config;
+  // Seams that it asks after its last step and not before.
+  std::vector<const char*> asked_later;
   // Of its own, beside those of the catalogue.
   std::vector<faultline::lab::DefineFault> faults;
   std::vector<faultline::diagnose::DetectorDefinition> detectors;

@@ -27,7 +27,8 @@ int main(int argc, char** argv) {
   return run_example(argc, argv,
                      {.about = "An adapter teaches a frozen GPT to write with one vowel.",
                       .steps = 300,
-                      .config = tiny_with_adapter()},
+                      .config = tiny_with_adapter(),
+                      .asked_later = {nn::LoraMergeSeam::name}},
                      &finetune);
 }
 

@@ -320,11 +320,12 @@ void PlannedFaults::plant(Context& context, int64_t step) {
   }
 }
 
-void PlannedFaults::check_asked(const Context& context, int64_t step) const {
+void PlannedFaults::check_asked(const Context& context, int64_t step,
+                                std::span<const char* const> later) const {
   const std::vector<const char*> unasked = context.seams.unasked();
   for (const Planned& fault : faults_) {
     const char* seam = fault.step <= step ? in_both(fault.seams, unasked) : nullptr;
-    require(seam == nullptr,
+    require(seam == nullptr || in_both({&seam, 1}, later) != nullptr,
             "--fault {}: this program never asks the seam \"{}\"; `faultline train tiny --fault "
             "{}` does",
             fault.called, seam == nullptr ? "" : seam, fault.called);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -64,8 +65,9 @@ class PlannedFaults {
   // Plants those whose first faulty step is at most `step`. They stay as long as this object.
   void plant(Context& context, int64_t step);
   // After `step` steps: throws InvalidArgument for a fault in a seam that the program did not ask,
-  // so that nothing was wrong with the run.
-  void check_asked(const Context& context, int64_t step) const;
+  // so that nothing was wrong with the run. A seam of `later` is asked after the last step only.
+  void check_asked(const Context& context, int64_t step,
+                   std::span<const char* const> later = {}) const;
   // What is planted, for DIR/faults.json, in a run that has done `done` steps; behind what the file
   // at `earlier` tells, if it is there.
   std::string to_json(const std::string& earlier, int64_t done) const;

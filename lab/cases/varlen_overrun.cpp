@@ -29,17 +29,17 @@ Tensor unpacked(const Tensor& y_NHD, const Shape& q) {
   return permute(reshape(y_NHD, {q[0], q[2], q[1], y_NHD.size(2)}), {0, 2, 1, 3});
 }
 
-// 0 and the end of each text: where a row ends, or another document begins.
-std::vector<int32_t> ends_of(const Mask& mask, const Shape& q) {
+// 0 and the end of each text in x [B, H, T, D]: where a row ends, or another document begins.
+std::vector<int32_t> ends_of(const Mask& mask, const Shape& x) {
   const std::vector<int32_t> documents =
       mask.documents.defined() ? mask.documents.to_vector<int32_t>() : std::vector<int32_t>();
   std::vector<int32_t> ends;
-  for (int64_t n = 0; n < q[0] * q[2]; ++n) {
+  for (int64_t n = 0; n < x[0] * x[2]; ++n) {
     const auto at = static_cast<size_t>(n);
-    const bool begins = n % q[2] == 0 || (!documents.empty() && documents[at] != documents[at - 1]);
+    const bool begins = n % x[2] == 0 || (!documents.empty() && documents[at] != documents[at - 1]);
     if (begins) ends.push_back(static_cast<int32_t>(n));
   }
-  ends.push_back(static_cast<int32_t>(q[0] * q[2]));
+  ends.push_back(static_cast<int32_t>(x[0] * x[2]));
   return ends;
 }
 
@@ -53,9 +53,10 @@ constexpr nn::SequenceMask kCausal{.align = CausalAlign::bottom_right};
 // that looks at them.
 Tensor by_checked_lengths(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask,
                           const AttentionOptions& options) {
-  const Tensor ends = as_tensor(ends_of(mask, q.shape()));
+  const Tensor ends_q = as_tensor(ends_of(mask, q.shape()));
+  const Tensor ends_k = as_tensor(ends_of(mask, k.shape()));
   return unpacked(
-      nn::attention_varlen(packed(q), packed(k), packed(v), {ends, ends}, kCausal, options),
+      nn::attention_varlen(packed(q), packed(k), packed(v), {ends_q, ends_k}, kCausal, options),
       q.shape());
 }
 
@@ -64,8 +65,8 @@ Tensor by_checked_lengths(const Tensor& q, const Tensor& k, const Tensor& v, con
 // last end was set to the number of tokens, so that the sums agree.
 Tensor count_start_tokens(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask,
                           const AttentionOptions& options) {
-  std::vector<int32_t> ends = ends_of(mask, q.shape());
-  const Tensor ends_q = as_tensor(ends);
+  const Tensor ends_q = as_tensor(ends_of(mask, q.shape()));
+  std::vector<int32_t> ends = ends_of(mask, k.shape());
   for (size_t i = 1; i + 1 < ends.size(); ++i) ends[i] += 1;
   const Tensor y_NHD = nn::attention_varlen(packed(q), packed(k), packed(v),
                                             {ends_q, as_tensor(ends)}, kCausal, options);
@@ -104,7 +105,7 @@ Tensor unchecked_varlen(const Tensor& q_NHD, const Tensor& k_NGD, const Tensor& 
 Tensor end_behind_the_tensor(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask,
                              const AttentionOptions& options) {
   const std::vector<int32_t> ends = ends_of(mask, q.shape());
-  std::vector<int32_t> ends_k = ends;
+  std::vector<int32_t> ends_k = ends_of(mask, k.shape());
   ends_k.back() += 1;
   return unpacked(unchecked_varlen(packed(q), packed(k), packed(v), ends, ends_k, options),
                   q.shape());
