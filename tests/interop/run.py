@@ -2,7 +2,8 @@
 """Compares Faultline with PyTorch, transformers, PEFT and tokenizers themselves.
 
 `./x interop` makes a virtual environment with their current releases and runs this in it. Everything
-is made here at random; nothing is loaded from a hub. Exit 0 only if every row agrees.
+is made here at random; nothing is loaded from a hub. The PyTorch code of the pages of docs/faults/
+runs here too. Exit 0 only if every row agrees.
 """
 import argparse
 import json
