@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the pages of docs/ that come from the source: docs/reference/ops.md from core/ops.def, and
-docs/faults/ from the case files, by way of `faultline explain` and docs/faults/measured.json.
+docs/faults/ from the case files, by way of `faultline explain` and docs/faults/measured.json, and
+from the PyTorch code in lab/pytorch/.
 
 usage: docs.py [--check | --measure [ID...]]
   --check    writes nothing and fails when a page is not what it should be
@@ -11,7 +12,7 @@ import os
 import pathlib
 import sys
 
-from pages import fault_page, measured, ops, picture, source
+from pages import fault_page, measured, ops, picture, pytorch, source
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FAULTS = "docs/faults"
@@ -38,10 +39,13 @@ def fault_pages(faults, known, console):
             if len(drawing.encode()) > picture.MOST_BYTES:
                 raise source.Mistake(f"its picture has {len(drawing.encode())} bytes; at most "
                                      f"{picture.MOST_BYTES}: record fewer points or a smaller grid")
+            pytorch.check_figures(ROOT, id_, fault_page.page(fault, entry, code, None, alt, ids))
             pages[f"{FAULTS}/{id_}.svg"] = drawing
-            pages[f"{FAULTS}/{id_}.md"] = fault_page.page(fault, entry, code, alt, ids)
+            pages[f"{FAULTS}/{id_}.md"] = fault_page.page(fault, entry, code,
+                                                          pytorch.section(ROOT, id_), alt, ids)
         except (source.Mistake, measured.Failed) as mistake:
             mistakes.append(f"{id_}: {mistake}")
+    mistakes += [f"{path}: there is no fault of that name" for path in pytorch.left_over(ROOT, ids)]
     return pages, mistakes, stale
 
 

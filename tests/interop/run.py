@@ -2,7 +2,8 @@
 """Compares Faultline with PyTorch, transformers, PEFT and tokenizers themselves.
 
 `./x interop` makes a virtual environment with their current releases and runs this in it. Everything
-is made here at random; nothing is loaded from a hub. Exit 0 only if every row agrees.
+is made here at random; nothing is loaded from a hub. The PyTorch code of the pages of docs/faults/
+runs here too. Exit 0 only if every row agrees.
 """
 import argparse
 import json
@@ -23,37 +24,14 @@ import tokenizers
 import torch
 import transformers
 
+import blocks
 import models
 import texts
+from table import Table
 
 # Both sides compute in f32 and add in other orders: a logit is a sum over some hundred products in
 # each of a few layers, so they part by some 1e-6 of the largest. A part left out changes 1e-2.
 BOUND = 3e-5
-
-
-class Table:
-    """What was compared, how far apart it was, and whether that is near enough."""
-
-    def __init__(self):
-        self.failed = 0
-        print(f"{'compared':58} {'difference':>12} {'bound':>9}")
-
-    def row(self, what, difference, bound):
-        good = difference <= bound  # false for NaN
-        self.failed += not good
-        print(f"{what:58} {difference:12.2g} {bound:9.2g}{'' if good else '  FAILED'}", flush=True)
-
-    def equal(self, what, ours, theirs):
-        where = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), None)
-        if where is None and len(ours) != len(theirs):
-            where = min(len(ours), len(theirs))
-        self.failed += where is not None
-        verdict = f"{len(theirs)} equal" if where is None else f"FAILED: parts at {where}"
-        print(f"{what:58} {verdict:>22}", flush=True)
-
-    def none(self, what, found):
-        self.failed += bool(found)
-        print(f"{what:58} {('FAILED: ' + found[0]) if found else 'none':>22}", flush=True)
 
 
 class Faultline:
@@ -273,6 +251,11 @@ def compare_written(table, faultline, scratch):
                   distance(faultline.logits(back, ids)[0], faultline.logits(run, ids)[0]), 0)
 
 
+def compare_blocks(table, faultline, scratch):
+    """The PyTorch code of the pages of the faults."""
+    blocks.compare(table, blocks.all_pages())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", required=True)
@@ -286,7 +269,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         for compare in (compare_logits, compare_sharded, compare_tokens, compare_adapters,
-                        compare_training, compare_written, compare_attention):
+                        compare_training, compare_written, compare_attention, compare_blocks):
             compare(table, faultline, scratch)
     if table.failed:
         sys.exit(f"interop: {table.failed} rows failed")

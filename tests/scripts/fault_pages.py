@@ -84,6 +84,14 @@ class Tree:
     def write_case(self, code):
         (self.root / "lab/cases/own_fault_one.cpp").write_text(code)
 
+    def write_pytorch(self, stem, code):
+        file = self.root / f"lab/pytorch/{stem}.py"
+        file.parent.mkdir(exist_ok=True)
+        if code is None:
+            file.unlink()
+        else:
+            file.write_text(code)
+
     def docs(self, *arguments):
         done = subprocess.run([sys.executable, self.root / "tools/docs.py", *arguments], text=True,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -181,6 +189,25 @@ with tempfile.TemporaryDirectory() as folder:
     tree.refuses("a large picture", "own.fault-one: its picture has", "--measure", "own.fault-one")
     tree.write_fault(verdict="failed")
     tree.refuses("a case that fails", "own.fault-one is not verified: it was not", "--measure", "own.fault-one")
+
+    # PyTorch code, where the fault has some.
+    tree.write_fault()
+    tree.docs("--measure", "own.fault-one")
+    tree.write_pytorch("own_fault_one", "print(2)\n# prints:\n# m 2\n# mended: Release 1 was the last.\n")
+    tree.docs()
+    page = (pages / "own.fault-one.md").read_text()
+    found = [line[3:] for line in page.splitlines() if line.startswith("## ")]
+    expect(f"the order with PyTorch is {found}", found == HEADINGS[:3] + ["The same in PyTorch"] + HEADINGS[3:])
+    for part in ("```python\nprint(2)\n```", "```text\nm 2\n```", "Release 1 was the last.", "(../../lab/pytorch/own_fault_one.py)"):
+        expect(f"the page lacks {part!r}", part in page)
+    tree.write_pytorch("own_fault_one", "print(2)\n# prints:\n# m 7.5\n")
+    tree.refuses("a figure of PyTorch alone", "lab/pytorch/own_fault_one.py prints 7.5, which is no figure")
+    tree.write_pytorch("own_fault_one", "print(2)\n")
+    tree.refuses("PyTorch without output", "own.fault-one: lab/pytorch/own_fault_one.py has 0 lines '# prints:'")
+    tree.write_pytorch("own_fault_one", None)
+    tree.write_pytorch("gone", "print(2)\n")
+    tree.refuses("PyTorch of no fault", "lab/pytorch/gone.py: there is no fault of that name")
+    tree.write_pytorch("gone", None)
 
     # Without a training form there is the reason in place of the losses.
     tree.write_fault(forms=[{**FORM, "training": None, "no_training": "it needs two machines"}])

@@ -1,5 +1,5 @@
 """docs/faults/ID.md: one fault, always in the same order, from what `faultline explain ID --json`
-gives, from measured.json, and from the marked region of its case file."""
+gives, from measured.json, from the marked region of its case file, and from lab/pytorch/."""
 import math
 import re
 
@@ -23,9 +23,9 @@ def check(fault):
         raise Mistake("it names no source")
 
 
-def page(fault, entry, code, alt, ids):
-    """The page as text. `entry` is of measured.json, `alt` says what the picture shows, `ids` are
-    those of all faults."""
+def page(fault, entry, code, pytorch, alt, ids):
+    """The page as text. `entry` is of measured.json, `pytorch` the section of that name or None,
+    `alt` says what the picture shows, `ids` are those of all faults."""
     id_ = fault["id"]
     article = "" if fault["seed"] == "-" else f" · article {fault['seed']}"
     parts = [f"# {escaped(fault['title'])}",
@@ -37,6 +37,7 @@ def page(fault, entry, code, alt, ids):
              "## What happens", prose(fault["mechanism"]),
              "## The smallest code that shows it", f"```cpp\n{code}\n```",
              f"From [{source.case_file(id_)}](../../{source.case_file(id_)}), which is compiled and run.",
+             *(["## The same in PyTorch", pytorch] if pytorch else []),
              "## Would you notice?", would_you_notice(fault, entry["training"]),
              "## Who catches it", who_catches_it(fault, ids),
              "## The fix", prose(fault["fix"]), what_is_claimed(fault, entry["lab"]),
