@@ -151,7 +151,7 @@ AttentionCheck answers_of(nn::AttentionImplementation which) {
 
 // What a check is about: what it rests on has a lower number.
 int level_of(const AttentionCheck& check) {
-  for (const char* first : {"visibility", "parity.", "large-products", "varlen", "rope."}) {
+  for (const char* first : {"visibility", "parity.", "large-products", "bias", "varlen", "rope."}) {
     if (check.id.starts_with(first)) return 0;
   }
   for (const char* second : {"cache-contents", "page-dtypes", "prefixes"}) {
@@ -201,6 +201,11 @@ std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
   checks.push_back(answers_of(nn::AttentionImplementation::math));
   checks.push_back(answers_of(nn::AttentionImplementation::flash));
   add("large-products", [&] { return check_large_products(attend); });
+  // `math` alone takes a bias, and a run's policy may require another.
+  add("bias", [&] {
+    return check_bias(
+        framework_attention(nn::AttentionPolicy::require(nn::AttentionImplementation::math)));
+  });
   add("fresh-output", [&] { return check_fresh_output(attend); });
   add("varlen", [&] { return check_varlen(); });
   add("prefixes", [&] { return check_prefixes(); });

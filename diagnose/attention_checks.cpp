@@ -9,6 +9,7 @@
 #include "core/context.h"
 #include "core/error.h"
 #include "core/rng.h"
+#include "diagnose/model_runs.h"
 
 // Shapes: B batch, H query heads, G key heads, Q queries, K keys, D head size.
 namespace faultline::diagnose {
@@ -31,6 +32,9 @@ nn::Mask mask_of(const AttentionProbe& probe) {
   const Shape shape{probe.batch, probe.keys};
   if (!probe.key_valid.empty()) mask.key_valid = bools(probe.key_valid, shape);
   if (!probe.documents.empty()) mask.documents = tensor(probe.documents, shape);
+  if (!probe.bias.empty()) {
+    mask.bias = tensor(probe.bias, {probe.batch, probe.heads, probe.queries, probe.keys});
+  }
   return mask;
 }
 
@@ -246,6 +250,31 @@ AttentionCheck check_large_products(const AttentionFunction& attend) {
   if (check.ok() || !(apart_at(attend, 1) <= check.bound)) return check;
   check.what = "Products leave the range of f16 before they are scaled.";
   check.cause = "softmax.overflow:scale-after";
+  return check;
+}
+
+AttentionCheck check_bias(const AttentionFunction& attend) {
+  AttentionCheck check{.id = "bias",
+                       .compared = "a mask that adds to the scaled scores, and in f64",
+                       .bound = 5 * 104 * 0x1p-23,
+                       .reason = "products, exp and sums in f32, values up to 5"};
+  const NoGrad off;
+  const AttentionProbe probe = bias_probe();
+  const Tensor answer = answer_of(probe, attend);
+  const auto apart = [&](BiasUse use) {
+    return largest_difference(answer,
+                              tensor(compute_attention(probe, {.bias = use}), answer.shape()));
+  };
+  check.difference = apart(BiasUse::added);
+  if (check.ok()) return check;
+  check.what = "A bias does not count for what it is.";
+  const std::pair<BiasUse, const char*> mistakes[] = {
+      {BiasUse::scaled_too, "The bias is scaled as the scores are."},
+      {BiasUse::subtracted, "The bias is subtracted."},
+      {BiasUse::left_out, "The bias is left out."}};
+  for (const auto& [use, what] : mistakes) {
+    if (apart(use) <= check.bound) check.what = what;
+  }
   return check;
 }
 

@@ -58,6 +58,10 @@ AttentionCheck check_mask(const nn::Mask& mask, const nn::MaskPlacement& placeme
 // Large queries and keys whose products leave the range of f16, and whose scaled scores do not.
 AttentionCheck check_large_products(const AttentionFunction& attend);
 
+// A mask that adds finite numbers, others for each batch and head: they are added to the scaled
+// scores. A mask that only hides does not tell, since minus infinity stays what it is.
+AttentionCheck check_bias(const AttentionFunction& attend);
+
 // That a call with a large head gives its own result, not what an earlier call left in memory.
 AttentionCheck check_fresh_output(const AttentionFunction& attend);
 

@@ -65,15 +65,31 @@ class Row {
     for (size_t d = 0; d < static_cast<size_t>(probe_.head_size); ++d) {
       dot += probe_.q[q + d] * number(probe_.k[k + d]);
     }
-    for (int use = 0; use < rules_.scale_uses; ++use) {
-      if (probe_.scale != 0) {
-        dot *= probe_.scale;
-      } else {
-        dot /= std::sqrt(static_cast<double>(probe_.head_size));
-      }
-    }
+    for (int use = 0; use < rules_.scale_uses; ++use) dot *= scale();
     const bool capped = probe_.softcap != 0 && !rules_.softcap_left_out;
-    return capped ? probe_.softcap * std::tanh(dot / probe_.softcap) : dot;
+    return (capped ? probe_.softcap * std::tanh(dot / probe_.softcap) : dot) + bias(key);
+  }
+
+  double scale() const {
+    return probe_.scale != 0 ? probe_.scale : 1 / std::sqrt(static_cast<double>(probe_.head_size));
+  }
+
+  // What a score gets from the probe's bias.
+  double bias(int64_t key) const {
+    if (probe_.bias.empty()) return 0;
+    const int64_t row = (batch_ * probe_.heads + head_) * probe_.queries + query_;
+    const double given = probe_.bias[static_cast<size_t>(row * probe_.keys + key)];
+    switch (rules_.bias) {
+      case BiasUse::added:
+        return given;
+      case BiasUse::scaled_too:
+        return given * scale();
+      case BiasUse::subtracted:
+        return -given;
+      case BiasUse::left_out:
+        break;
+    }
+    return 0;
   }
 
   // Whether the rules let this query see the key, and what padding says of the pair.
@@ -186,6 +202,13 @@ class ProbeMaker {
     probe.q = numbers(B * probe.heads * probe.queries * D, spread);
     probe.k = numbers(B * probe.key_heads * probe.keys * D, 1);
     probe.v = numbers(B * probe.key_heads * probe.keys * D, 1);
+    return probe;
+  }
+
+  // The same with a bias as wide as the scores.
+  AttentionProbe biased(AttentionProbe probe) {
+    probe = filled(std::move(probe));
+    probe.bias = numbers(probe.batch * probe.heads * probe.queries * probe.keys, 1);
     return probe;
   }
 
@@ -393,6 +416,17 @@ std::vector<AttentionProbe> attention_probes(DType dtype) {
   for (AttentionProbe& probe : masked_probes(make)) probes.push_back(std::move(probe));
   probes.push_back(nan_probe(make));
   return probes;
+}
+
+AttentionProbe bias_probe() {
+  return ProbeMaker(DType::f32)
+      .biased({.name = "bias",
+               .asks = "a number added to each score",
+               .batch = 2,
+               .heads = 3,
+               .key_heads = 3,
+               .queries = 5,
+               .keys = 7});
 }
 
 std::vector<double> compute_attention(const AttentionProbe& probe, const AttentionRules& rules) {

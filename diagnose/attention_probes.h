@@ -32,6 +32,7 @@ struct AttentionProbe {
   double scale = 0;                // of the scores; 0: 1 / sqrt(D)
   int64_t prefix = 0;              // first keys that every query sees
   int64_t sinks = 0;               // first keys that stay visible beyond the window
+  std::vector<float> bias;         // [B, H, Q, K], added to the scaled scores; empty: none
 
   bool visible(int64_t batch_row, int64_t query, int64_t key) const;
   // The same as [B, 1, Q, K].
@@ -41,6 +42,8 @@ struct AttentionProbe {
 // The probes, always the same ones, with numbers that `dtype` (f32, f16 or bf16) holds exactly.
 // Sizes differ from each other except where a mistake needs them equal.
 std::vector<AttentionProbe> attention_probes(DType dtype = DType::f32);
+// One more, in f32, with a bias: not every implementation takes one.
+AttentionProbe bias_probe();
 
 // How the mask meets the scores.
 enum class MaskUse : uint8_t {
@@ -54,6 +57,8 @@ enum class MaskUse : uint8_t {
 };
 // Which index of a padding mask meets the keys.
 enum class PaddingAxis : uint8_t { key, query, batch_as_query, batch_as_head, ignored };
+// What becomes of a bias.
+enum class BiasUse : uint8_t { added, scaled_too, subtracted, left_out };
 // What a row becomes in which no key is visible.
 enum class EmptyRow : uint8_t { zeros, mean_of_values, nan };
 
@@ -62,6 +67,7 @@ struct AttentionRules {
   MaskUse mask = MaskUse::keep;
   PaddingAxis padding = PaddingAxis::key;
   EmptyRow empty_row = EmptyRow::zeros;
+  BiasUse bias = BiasUse::added;
   int scale_uses = 1;             // 0: never scaled, 2: twice
   int64_t wider_window = 0;       // keys too many
   bool aligned_top_left = false;  // query i at position i, whatever came before

@@ -342,6 +342,26 @@ TEST_F(AttentionChecks, CountThePairsInWhichAMaskIsAnother) {
   EXPECT_EQ(check_mask(mask, placement, window(4)).difference, 8);
 }
 
+TEST_F(AttentionChecks, SayWhatAFunctionMakesOfABias) {
+  const auto with = [](Tensor (*changed)(const Tensor& bias)) -> AttentionFunction {
+    return [changed](const Tensor& q, const Tensor& k, const Tensor& v, const nn::Mask& mask,
+                     double softcap) {
+      nn::Mask other = mask;
+      other.bias = changed(mask.bias);
+      return nn::attention(q, k, v, other, {.softcap = softcap});
+    };
+  };
+  EXPECT_TRUE(check_bias(framework_attention()).ok());
+  EXPECT_EQ(check_bias(with([](const Tensor&) { return Tensor(); })).what, "The bias is left out.");
+  EXPECT_EQ(check_bias(with([](const Tensor& bias) { return bias * -1; })).what,
+            "The bias is subtracted.");
+  // The first head's for all, as of a bias that lost its heads.
+  const AttentionCheck other =
+      check_bias(with([](const Tensor& bias) { return slice(bias, 1, 0, 1); }));
+  EXPECT_TRUE(other.failed());
+  EXPECT_EQ(other.what, "A bias does not count for what it is.");
+}
+
 TEST_F(AttentionChecks, FindAnOutputThatNobodyWrote) {
   Tensor kept;
   const AttentionFunction skips_large_heads = [&](const Tensor& q, const Tensor& k, const Tensor& v,
