@@ -1,8 +1,6 @@
 #include "cli/ideal_step.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
 #include <numeric>
 
 #include "autograd/functional.h"
@@ -12,7 +10,6 @@
 namespace faultline::cli {
 namespace {
 
-constexpr int kRepetitions = 7;
 // Copies of more than this run at the same bandwidth.
 constexpr double kLargestCopy = 256e6;
 
@@ -33,23 +30,8 @@ TensorView scratch(const TensorView& view, std::vector<Tensor>& owners) {
 
 }  // namespace
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-double median_milliseconds(const std::function<void()>& body) {
-  std::vector<double> times;
-  body();
-  for (int i = 0; i < kRepetitions; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    body();
-    times.push_back(
-        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-            .count());
-  }
-  return median(std::move(times));
+double undisturbed_milliseconds(const std::function<void()>& body) {
+  return undisturbed(timed_runs(body));
 }
 
 void ProductRecorder::record(const Stream&, const Launch& launch) {
@@ -71,7 +53,7 @@ double ProductRecorder::milliseconds() const {
     for (int i = 0; i < args.input_count; ++i) args.inputs[i] = scratch(args.inputs[i], owners);
     for (int i = 0; i < args.output_count; ++i) args.outputs[i] = scratch(args.outputs[i], owners);
     const Kernel run = product.kernel->run;
-    const double once = median_milliseconds([run, &args] { run(args); });
+    const double once = undisturbed_milliseconds([run, &args] { run(args); });
     total += once * static_cast<double>(product.count);
   }
   return total;
@@ -82,7 +64,13 @@ double copy_milliseconds(double bytes) {
   const auto count = std::max<int64_t>(1, static_cast<int64_t>(moved / 2 / sizeof(float)));
   const Tensor from = ones({count});
   const Tensor to = zeros({count});
-  return median_milliseconds([&] { copy_(to, from); }) * bytes / moved;
+  Context& context = Context::current();
+  const int thread_counts[] = {1, context.threads};
+  const auto copy = [&](int threads) {
+    const Scoped<int> use(context.threads, threads);
+    copy_(to, from);
+  };
+  return undisturbed_milliseconds(copy, thread_counts) * bytes / moved;
 }
 
 double read_milliseconds(double bytes) {
@@ -91,7 +79,7 @@ double read_milliseconds(double bytes) {
   // Written once, so that every page is memory of its own.
   const std::vector<uint64_t> words(static_cast<size_t>(blocks * kBlock), 1);
   std::vector<uint64_t> sums(static_cast<size_t>(blocks));
-  const double ms = median_milliseconds([&] {
+  const double ms = undisturbed_milliseconds([&] {
     parallel_for(blocks, Context::current().threads, [&](int64_t block) {
       const uint64_t* from = words.data() + block * kBlock;
       uint64_t parts[8] = {};

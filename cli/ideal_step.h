@@ -3,8 +3,8 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <vector>
 
+#include "cli/timings.h"
 #include "core/launch.h"
 
 namespace faultline::cli {
@@ -14,8 +14,8 @@ class ProductRecorder : public LaunchRecorder {
  public:
   void record(const Stream& stream, const Launch& launch) override;
 
-  // Milliseconds that all collected products take alone: each distinct one is run several times on
-  // scratch memory, and its median counts as often as it was launched.
+  // Milliseconds that all collected products take alone and undisturbed: each distinct one is run
+  // several times on scratch memory, and its least time counts as often as it was launched.
   double milliseconds() const;
 
  private:
@@ -27,15 +27,14 @@ class ProductRecorder : public LaunchRecorder {
   std::map<std::string, Product> products_;
 };
 
-// Milliseconds to move `bytes` (read plus written) by copying, on `threads` threads.
+// Milliseconds to move `bytes` (read plus written) by copying, undisturbed, on one thread or on all
+// of the current Context, whichever takes less.
 double copy_milliseconds(double bytes);
 
-// Milliseconds to read `bytes` in order, on all threads of the current Context.
+// Milliseconds to read `bytes` in order, undisturbed, on all threads of the current Context.
 double read_milliseconds(double bytes);
 
-double median(std::vector<double> values);
-
-// What one call takes: the median of several.
-double median_milliseconds(const std::function<void()>& body);
+// What one call takes when nothing disturbs it: the least of several.
+double undisturbed_milliseconds(const std::function<void()>& body);
 
 }  // namespace faultline::cli

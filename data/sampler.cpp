@@ -22,7 +22,7 @@ class Rows {
     const std::span<int32_t> row(ids_.data() + width_ * static_cast<int64_t>(rows_.size()),
                                  static_cast<size_t>(width_));
     std::fill(row.begin(), row.end(), tokens_.end_token());
-    for (int64_t t = 0; t < length; ++t) row[t] = tokens_[range.begin + t];
+    tokens_.read(range.begin, row.first(static_cast<size_t>(length)));
     rows_.push_back({row, length, tokens_.end_token()});
   }
   Batch batch(int64_t first_sequence) const { return make_batch(rows_, first_sequence); }

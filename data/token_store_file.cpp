@@ -69,11 +69,14 @@ void check(const Header& header, uint64_t bytes, const std::string& path) {
           path, uint32_t{header.version}, kVersion);
   require(header.header_checksum == checksum_of(header),
           "{}: the header of the token store is damaged; delete the file and write it again", path);
-  const uint64_t width = header.vocab_size <= 256 ? 1 : 2;
-  require(header.vocab_size >= 2 && header.vocab_size <= 65536 &&
-              header.end_token < header.vocab_size && header.bytes_per_token == width,
-          "{}: the token store's vocabulary ({} ids, end token {}, {} bytes each) is impossible",
-          path, header.vocab_size, header.end_token, header.bytes_per_token);
+  require(header.vocab_size >= 2 && header.vocab_size <= TokenStore::kLargestVocabulary,
+          "{}: the token store's vocabulary of {} ids is impossible, 2 to {} fit", path,
+          header.vocab_size, TokenStore::kLargestVocabulary);
+  const uint64_t width = TokenStore::bytes_per_token(static_cast<int64_t>(header.vocab_size));
+  require(header.end_token < header.vocab_size && header.bytes_per_token == width,
+          "{}: the token store's vocabulary ({} ids, end token {}, {} bytes each) is impossible; "
+          "its ids take {} bytes each",
+          path, header.vocab_size, header.end_token, header.bytes_per_token, width);
   // Each is below the file's size, so the sum cannot overflow.
   const bool fits =
       header.documents >= 1 && header.documents < bytes / sizeof(int64_t) &&
@@ -94,9 +97,12 @@ void TokenStore::check_documents(const std::string& path) const {
             (*this)[starts_[d + 1] - 1] == end_token_;
   }
   require(whole, "{}: the document borders of the token store are wrong", path);
-  for (int64_t i = 0; bytes_per_token_ == 2 && i < size(); ++i) {
-    require((*this)[i] < vocab_size_, "{}: token {} is outside the vocabulary of {} ids", path, i,
-            vocab_size_);
+  for (int64_t i = 0; i < size(); ++i) {
+    const int32_t id = (*this)[i];
+    require(id >= 0 && id < vocab_size_,
+            "{}: token {} is {}, outside the vocabulary of {} ids; delete the file and write it "
+            "again",
+            path, i, static_cast<uint32_t>(id), vocab_size_);
   }
 }
 

@@ -51,21 +51,70 @@ Tensor weighted_sums(const Tensor& weights_BHQK, const Tensor& v_BGKE) {
   return reshape(matmul(weights_BGRQK, v_BG1KE), {w[0], w[1], w[2], v_BGKE.size(3)});
 }
 
-// Padding may hold anything, also NaN: what it holds has weight 0, and 0 x NaN is NaN. Numbers
-// stay.
-Tensor numbers_where_padding(const Tensor& x_BGKD, const Tensor& key_valid_BK) {
-  if (!key_valid_BK.defined()) return x_BGKD;
-  const Tensor values = x_BGKD.detach();
-  const Tensor is_number = equal(values - values, zeros({}, x_BGKD.dtype()));
-  const Tensor zero = zeros({}, x_BGKD.dtype());
-  const Tensor valid_B1K1 =
-      reshape(key_valid_BK, {key_valid_BK.size(0), 1, key_valid_BK.size(1), 1});
-  return where(valid_B1K1, x_BGKD, where(is_number, x_BGKD, zero));
+bool all_numbers(const Tensor& x) {
+  const Tensor values = x.detach();
+  return sum(values - values).to_vector<double>()[0] == 0;
 }
+
+// x with 0 for what is no number.
+Tensor numbers_of(const Tensor& x) {
+  const Tensor values = x.detach();
+  const Tensor zero = zeros({}, x.dtype());
+  return where(equal(values - values, zero), x, zero);
+}
+
+// Keys and values that hold NaN or infinity. The weight of a hidden key is 0, and 0 x NaN is NaN,
+// in the product with the values and in those of the derivative. So queries that see such a number
+// are computed with it, those that do not with 0 in its place, and selection, which stops gradients
+// too, decides between them. Where a query sees one such number of a feature and others are hidden
+// from it, the answer is NaN where it might have been infinite.
+class HiddenNumbers {
+ public:
+  HiddenNumbers(const Mask& mask, const ScoreSizes& sizes) {
+    const std::vector<uint8_t> seen = visibility(mask, sizes);
+    visible_BHQK_ = tensor(std::vector<float>(seen.begin(), seen.end()),
+                           {sizes.batch, sizes.heads, sizes.queries, sizes.keys});
+    is_visible_BHQK_ = cast(visible_BHQK_, DType::boolean);
+  }
+
+  Tensor scores(const Tensor& q_BHQD, const Tensor& k_BGKD) const {
+    const Tensor sees_none_BHQ1 = equal(sum(bad_seen(k_BGKD), {-1}, KeepDim::yes), zeros({}));
+    const Tensor zero = zeros({}, q_BHQD.dtype());
+    const Tensor with = dot_products(where(sees_none_BHQ1, zero, q_BHQD), k_BGKD);
+    const Tensor without = dot_products(q_BHQD, numbers_of(k_BGKD));
+    return visible(where(sees_none_BHQ1, without, with));
+  }
+
+  Tensor sums(const Tensor& weights_BHQK, const Tensor& v_BGKE) const {
+    const Tensor own_BHQK = visible(weights_BHQK);
+    const Tensor sees_none_BHQE = equal(bad_seen(v_BGKE), zeros({}));
+    return where(sees_none_BHQE, weighted_sums(own_BHQK, numbers_of(v_BGKE)),
+                 weighted_sums(own_BHQK, v_BGKE));
+  }
+
+ private:
+  Tensor visible(const Tensor& x_BHQK) const {
+    return where(is_visible_BHQK_, x_BHQK, zeros({}, x_BHQK.dtype()));
+  }
+  // How many numbers of each feature that are none a query sees, [B, H, Q, D].
+  Tensor bad_seen(const Tensor& x_BGKD) const {
+    const Tensor values = x_BGKD.detach();
+    const Tensor is_number = equal(values - values, zeros({}, values.dtype()));
+    return cast(weighted_sums(visible_BHQK_, where(is_number, zeros({}), ones({}))), DType::f32);
+  }
+
+  Tensor visible_BHQK_;     // f32
+  Tensor is_visible_BHQK_;  // bool
+};
 
 Tensor math_attention(const Tensor& q_BHQD, const Tensor& k_BGKD, const Tensor& v_BGKE,
                       const Mask& mask, double scale, const AttentionOptions& options) {
-  Tensor scores_BHQK = dot_products(q_BHQD, numbers_where_padding(k_BGKD, mask.key_valid));
+  std::optional<HiddenNumbers> hidden;
+  if (!all_numbers(k_BGKD) || !all_numbers(v_BGKE)) {
+    hidden.emplace(mask,
+                   ScoreSizes{q_BHQD.size(0), q_BHQD.size(1), q_BHQD.size(2), k_BGKD.size(2)});
+  }
+  Tensor scores_BHQK = hidden ? hidden->scores(q_BHQD, k_BGKD) : dot_products(q_BHQD, k_BGKD);
   if (options.softcap > 0) {
     scores_BHQK = tanh(scores_BHQK * (scale / options.softcap)) * options.softcap;
     scale = 1;
@@ -80,7 +129,7 @@ Tensor math_attention(const Tensor& q_BHQD, const Tensor& k_BGKD, const Tensor& 
           mask.attributes(scale));
   const DropoutUse& drop = options.dropout;
   if (drop.p > 0) weights_BHQK = dropout(weights_BHQK, drop.key, drop.p, drop.layer);
-  return weighted_sums(weights_BHQK, numbers_where_padding(v_BGKE, mask.key_valid));
+  return hidden ? hidden->sums(weights_BHQK, v_BGKE) : weighted_sums(weights_BHQK, v_BGKE);
 }
 
 // ---- the call -----------------------------------------------------------------------------------

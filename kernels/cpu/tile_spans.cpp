@@ -179,6 +179,7 @@ void weigh_backward(const ScoreTile& tile, float* gradient, const float* log_sum
                     const float* mean) {
   const D d;
   const V one = all(1.0F);
+  const V hidden = all(-std::numeric_limits<float>::infinity());
   for (int64_t q = 0; q < tile.queries; q += lanes()) {
     const V lse = hn::LoadU(d, log_sum_exp + q);
     const V center = hn::LoadU(d, mean + q);
@@ -186,7 +187,8 @@ void weigh_backward(const ScoreTile& tile, float* gradient, const float* log_sum
     for (int64_t k = seen.begin; k < seen.end; ++k) {
       const int64_t at = k * tile.row + q;
       const V s = score(tile, at);
-      const V p = exp(hn::Sub(s, lse));
+      // Also where the query's own row is NaN, a hidden key gets nothing of it.
+      const V p = hn::IfThenElseZero(hn::Ne(s, hidden), exp(hn::Sub(s, lse)));
       V dp = hn::LoadU(d, gradient + at);
       V slope = all(tile.scale);
       if (tile.softcap > 0) {
