@@ -69,11 +69,18 @@ std::string how_many(size_t cases) {
   return fmt::format("{} {}", cases, cases == 1 ? "case" : "cases");
 }
 
+// The report's directories are made; where they cannot be, writing says so.
+void make_directories_of(const std::string& report) {
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(report).parent_path(), ignored);
+}
+
 // Both files are tried whatever becomes of the other.
 void write_files(const LabRequest& request, const Json& json, const std::string& report) {
   const std::string path = report_path(request);
   std::optional<IoError> unwritten;
   try {
+    make_directories_of(path);
     write_file_atomically(path, report);
   } catch (const IoError& error) {
     unwritten = error;
@@ -147,8 +154,8 @@ void add_lab(CLI::App& app, int& exit_code) {
   command->add_option("--json", request->json,
                       "Write the results to a file, - for standard output");
   command->add_option("--report", request->report,
-                      "Write the HTML report to this file (default: build/lab/report.html, if "
-                      "there is a folder build)");
+                      "Write the HTML report to this file, making its folders (default: "
+                      "build/lab/report.html, if there is a folder build)");
   command->add_option("--run-case", request->run_case)->group("");  // a worker's own flag
   command->callback([request, &exit_code] { exit_code = run_lab(*request); });
 }

@@ -1,8 +1,10 @@
 #include "io/atomic_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/error.h"
@@ -37,10 +39,90 @@ TEST(AtomicFile, LeavesNothingWithoutCommit) {
   EXPECT_THAT(scratch.names(), IsEmpty());
 }
 
-TEST(AtomicFile, MakesItsDirectories) {
+TEST(AtomicFile, MakesNoDirectories) {
   const ScratchDirectory scratch;
-  write_file_atomically(scratch / "x/y/z", "deep");
-  EXPECT_EQ(content_of(scratch / "x/y/z"), "deep");
+  EXPECT_THAT(error_of<IoError>([&] { write_file_atomically(scratch / "x/y", "deep"); }),
+              HasSubstr("/x/y: there is no directory " + scratch.path() + "/x"));
+  EXPECT_THAT(scratch.names(), IsEmpty());
+}
+
+TEST(AtomicFile, ReplacesTheFileThatALinkLeadsToAndNotTheLink) {
+  namespace fs = std::filesystem;
+  const ScratchDirectory scratch;
+  scratch.write("there/a", "old");
+  fs::create_symlink("there/a", scratch / "link");
+  fs::create_symlink(scratch / "link", scratch / "second");
+  fs::create_symlink("there/new", scratch / "dangling");
+  write_file_atomically(scratch / "second", "new");
+  write_file_atomically(scratch / "dangling", "made");
+  EXPECT_EQ(content_of(scratch / "there/a"), "new");
+  EXPECT_EQ(content_of(scratch / "there/new"), "made");
+  EXPECT_TRUE(fs::is_symlink(scratch / "link") && fs::is_symlink(scratch / "second"));
+  EXPECT_THAT(scratch.names(),
+              ElementsAre("dangling", "link", "second", "there", "there/a", "there/new"));
+  fs::create_symlink("round", scratch / "round");
+  EXPECT_THAT(error_of<IoError>([&] { write_file_atomically(scratch / "round", "x"); }),
+              HasSubstr("Too many levels of symbolic links"));
+}
+
+// A device in its place would be a regular file afterwards. A pipe is one that needs no rights.
+TEST(AtomicFile, WritesIntoWhatIsNoRegularFile) {
+  const ScratchDirectory scratch;
+  const std::string pipe = scratch / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_symlink("pipe", scratch / "link");
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  write_file_atomically(pipe, "one ");
+  write_file_atomically(scratch / "link", "two ");
+  // As /dev/fd/N: a link of /proc to what a process has open.
+  const int writer = ::open(pipe.c_str(), O_WRONLY | O_CLOEXEC);
+  write_file_atomically("/proc/self/fd/" + std::to_string(writer), "three");
+  char text[32] = {};
+  EXPECT_EQ(::read(reader, text, sizeof text), 13);
+  EXPECT_STREQ(text, "one two three");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_THAT(scratch.names(), ElementsAre("link", "pipe"));
+  ::close(reader);
+  ::close(writer);
+}
+
+// The number of a process that is no more.
+pid_t dead_process() {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  return child;
+}
+
+TEST(AtomicFile, RemovesWhatKilledWritersOfItsNameLeft) {
+  const ScratchDirectory scratch;
+  const std::string dead = std::to_string(dead_process());
+  const std::string kept[] = {
+      ".a.partial-" + std::to_string(::getppid()) + "-0",  // of a writer that lives
+      ".a.partial-" + dead + "-0-old",                     // perhaps the only one left
+      ".b.partial-" + dead + "-0", ".a.partial-x-0"};
+  for (const std::string& name : kept) scratch.write(name, "");
+  scratch.write(".a.partial-" + dead + "-0", "half");
+  scratch.write(".a.partial-" + dead + "-1/inside", "half");
+  write_file_atomically(scratch / "a", "whole");
+  std::vector<std::string> expected(std::begin(kept), std::end(kept));
+  expected.emplace_back("a");
+  EXPECT_THAT(scratch.names(), testing::UnorderedElementsAreArray(expected));
+}
+
+TEST(AtomicDirectory, RemovesWhatKilledWritersOfItsNameLeft) {
+  const ScratchDirectory scratch;
+  const std::string left = ".d.partial-" + std::to_string(dead_process()) + "-0";
+  scratch.write(left + "/inside", "half");
+  {
+    // As of a writer whose process this one does not see.
+    const DirectoryLock held(scratch / left);
+    AtomicDirectory(scratch / "d").commit();
+    EXPECT_THAT(scratch.names(), ElementsAre(left, left + "/inside", "d"));
+  }
+  AtomicDirectory(scratch / "d").commit();
+  EXPECT_THAT(scratch.names(), ElementsAre("d"));
 }
 
 TEST(AtomicFile, TwoWritersOfOneNameDoNotMeet) {
@@ -104,7 +186,8 @@ TEST(AtomicDirectory, CommittedAsNewTakesNoNameThatIsInUse) {
   write_file_atomically(first.temporary_path() + "/a", "first");
   write_file_atomically(second.temporary_path() + "/a", "second");
   first.commit_new();
-  EXPECT_THAT(error_of<IoError>([&] { second.commit_new(); }), HasSubstr("not empty"));
+  EXPECT_THAT(error_of<IoError>([&] { second.commit_new(); }),
+              HasSubstr("another process wrote it"));
   EXPECT_EQ(content_of(scratch / "d/a"), "first");
 }
 
