@@ -99,7 +99,8 @@ std::string checkpoints_of(const std::string& run_dir) { return run_dir + "/chec
 
 }  // namespace
 
-std::string save_checkpoint(const std::string& run_dir, int64_t step, const State& state) {
+std::string save_checkpoint(const std::string& run_dir, int64_t step, const State& state,
+                            const BetweenTensors& between) {
   require(step >= 0, "checkpoint: step {} is negative", step);
   const std::string path = fmt::format("{}/step_{}", checkpoints_of(run_dir), step);
   AtomicDirectory directory(path);
@@ -116,7 +117,7 @@ std::string save_checkpoint(const std::string& run_dir, int64_t step, const Stat
     values.push_back({percent_encoded(name), percent_encoded(value)});
   }
   const std::string data_path = tensors_path(directory.temporary_path());
-  write_safetensors(data_path, tensors);
+  write_safetensors(data_path, tensors, {}, between);
   const MappedFile file = map_file(data_path);
 
   Json content = Json::object();

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/state.h"
+#include "io/safetensors.h"
 
 namespace faultline {
 
@@ -19,8 +20,9 @@ namespace faultline {
 
 // Saves `state` as the checkpoint of `step` of the run in `run_dir`, in place of one that is there.
 // Returns its path. Throws IoError, and leaves what was there before, when it cannot be written;
-// InvalidArgument on a negative step.
-std::string save_checkpoint(const std::string& run_dir, int64_t step, const State& state);
+// InvalidArgument on a negative step. What `between` throws ends it, see write_safetensors.
+std::string save_checkpoint(const std::string& run_dir, int64_t step, const State& state,
+                            const BetweenTensors& between = {});
 
 struct Checkpoint {
   int64_t step = 0;

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "io/folder_file.h"
 #include "io/mapped_file.h"
 
 namespace faultline {
@@ -123,7 +124,7 @@ void write_special_tokens(Json& object, const SpecialTokens& tokens) {
 }
 
 GenerationConfig read_generation_config(const std::string& folder, int64_t vocab_size) {
-  const std::string path = folder + "/generation_config.json";
+  const std::string path = path_inside(folder, "generation_config.json");
   if (!std::filesystem::exists(path)) return {};
   const Json json = Json::parse(map_file(path).text(), path);
   JsonFields fields(json, path);

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "io/atomic_file.h"
+#include "io/folder_file.h"
 #include "io/hf_tensors.h"
 #include "io/hf_weights.h"
 #include "io/mapped_file.h"
@@ -35,7 +36,7 @@ HfConfig read_hf_folder_config(const std::string& folder) {
   std::error_code none;
   require(std::filesystem::is_regular_file(path, none),
           "{}: there is no config.json in the folder; a model folder has one", folder);
-  HfConfig config = read_hf_config(read_json(path), path);
+  HfConfig config = read_hf_config(read_json(path_inside(folder, "config.json")), path);
   check_hf_memory(config, path);
   return config;
 }
@@ -69,7 +70,7 @@ void save_hf_model(const std::string& folder, HfConfig config, const GenerationC
   write_file_atomically(config_path(folder), hf_config_json(config).to_indented_text());
   write_file_atomically(folder + "/generation_config.json",
                         generation_config_json(generation).to_indented_text());
-  write_hf_weights(folder, hf_tensors(config, state), options.shard_bytes);
+  write_hf_weights(folder, hf_tensors(config, state), options.shard_bytes, options.between);
 }
 
 }  // namespace faultline

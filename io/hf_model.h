@@ -4,6 +4,7 @@
 #include <string>
 
 #include "io/hf_config.h"
+#include "io/safetensors.h"
 #include "nn/language_model.h"
 
 namespace faultline {
@@ -35,6 +36,7 @@ HfModel load_hf_model(const std::string& folder, uint64_t seed = 1);
 
 struct HfSaveOptions {
   int64_t shard_bytes = int64_t{5} << 30;
+  BetweenTensors between = {};  // what it throws ends the writing, see write_safetensors
 };
 
 // Writes config.json, generation_config.json and the weights, which are f32, into `folder`, which

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "io/atomic_file.h"
+#include "io/folder_file.h"
 #include "io/mapped_file.h"
 #include "io/safetensors.h"
 
@@ -30,36 +31,8 @@ bool is_pickle_name(const fs::path& name) {
   return kind == ".bin" || kind == ".pt" || kind == ".pth" || kind == ".ckpt" || kind == ".pkl";
 }
 
-// How torch.save begins a file: a zip archive, or before 1.6 a bare pickle. The ninth byte of a
-// safetensors file is the first of its header.
-bool is_pickle(std::string_view content) {
-  const bool zip = content.starts_with("PK\x03\x04");
-  const bool bare =
-      content.size() > 1 && content[0] == '\x80' && content[1] >= 2 && content[1] <= 5;
-  return (zip || bare) && (content.size() < 9 || content[8] != '{');
-}
-
-// Whether the file, links followed, lies in the folder, or is a blob of the Hub's cache:
-// MODEL/snapshots/REVISION/FILE is a link to MODEL/blobs/HASH there.
-bool stays_inside(const std::string& folder, const std::string& name) {
-  std::error_code error;
-  const fs::path place = fs::canonical(folder, error);
-  const fs::path file = fs::canonical(fs::path(folder) / name, error);
-  if (error) return false;
-  if (file.parent_path() == place) return true;
-  const fs::path snapshots = place.parent_path();
-  return snapshots.filename() == "snapshots" &&
-         file.parent_path() == snapshots.parent_path() / "blobs";
-}
-
 Safetensors read_file(const std::string& folder, const std::string& name) {
-  const std::string path = folder + "/" + name;
-  require(stays_inside(folder, name),
-          "{}: is a link that leaves the folder; put the file itself there", path);
-  const MappedFile file = map_file(path);
-  require(!is_pickle(file.text()), "{}: this is a pickle, not a safetensors file; {}", path,
-          kWhyNoPickle);
-  return read_safetensors(file, path);
+  return read_safetensors(path_inside(folder, name));
 }
 
 [[noreturn]] void refuse_without_weights(const std::string& folder) {
@@ -78,7 +51,8 @@ bool is_plain_name(const std::string& name) {
 }
 
 // File by tensor, as the index says.
-std::map<std::string, std::string> read_index(const std::string& path) {
+std::map<std::string, std::string> read_index(const std::string& folder) {
+  const std::string path = path_inside(folder, kIndex);
   const Json json = Json::parse(map_file(path).text(), path);
   require(json.is(Json::Kind::object), "{}: should be a JSON object, it is {}", path,
           faultline::name(json.kind()));
@@ -97,7 +71,7 @@ std::map<std::string, std::string> read_index(const std::string& path) {
 }
 
 HfTensors read_shards(const std::string& folder, const std::string& index) {
-  const std::map<std::string, std::string> files = read_index(index);
+  const std::map<std::string, std::string> files = read_index(folder);
   std::set<std::string> shards;
   for (const auto& [tensor, file] : files) shards.insert(file);
   HfTensors tensors;
@@ -139,7 +113,7 @@ HfTensors read_hf_weights(const std::string& folder) {
 }
 
 void write_hf_weights(const std::string& folder, const std::map<std::string, Tensor>& tensors,
-                      int64_t shard_bytes) {
+                      int64_t shard_bytes, const BetweenTensors& between) {
   std::vector<std::map<std::string, Tensor>> shards(1);
   int64_t total = 0;
   int64_t filled = 0;
@@ -153,11 +127,13 @@ void write_hf_weights(const std::string& folder, const std::map<std::string, Ten
     filled += bytes;
     total += bytes;
   }
-  if (shards.size() == 1) return write_safetensors(folder + "/" + kSingle, tensors);
+  if (shards.size() == 1) {
+    return write_safetensors(folder + "/" + kSingle, tensors, {}, between);
+  }
   std::vector<JsonMember> map;
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    write_safetensors(folder + "/" + file, shards[i]);
+    write_safetensors(folder + "/" + file, shards[i], {}, between);
     for (const auto& [name, tensor] : shards[i]) map.push_back({name, file});
   }
   const Json index = Json::object()

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "io/hf_tensors.h"
+#include "io/safetensors.h"
 
 namespace faultline {
 
@@ -19,8 +20,9 @@ namespace faultline {
 HfTensors read_hf_weights(const std::string& folder);
 
 // Writes them to `folder`, which exists: one file, or, when they take more than `shard_bytes`,
-// several of at most that size (a tensor is never cut) and the index.
+// several of at most that size (a tensor is never cut) and the index. What `between` throws ends
+// it, see write_safetensors.
 void write_hf_weights(const std::string& folder, const std::map<std::string, Tensor>& tensors,
-                      int64_t shard_bytes);
+                      int64_t shard_bytes, const BetweenTensors& between = {});
 
 }  // namespace faultline

@@ -77,8 +77,10 @@ class Json {
 
   // Reads one JSON text (RFC 8259) that is all of `text`. Throws InvalidArgument that begins with
   // `source` and names the place: not JSON, invalid UTF-8, nested deeper than 64, a key twice in an
-  // object, a number beyond double.
-  static Json parse(std::string_view text, const std::string& source);
+  // object, a number beyond double; more than `most_values` values, each array, object and what is
+  // in them counted. A value takes some 100 bytes of memory, and may take two of the text.
+  static Json parse(std::string_view text, const std::string& source,
+                    size_t most_values = SIZE_MAX);
 
   bool operator==(const Json& other) const;
 

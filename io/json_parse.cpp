@@ -17,7 +17,8 @@ constexpr size_t kMaxDepth = 64;
 // the depth is bounded for those who walk the result.
 class Builder {
  public:
-  explicit Builder(const std::string& source) : source_(source) {}
+  Builder(const std::string& source, size_t most_values)
+      : source_(source), most_values_(most_values) {}
 
   bool null() { return add(Json()); }
   bool boolean(bool value) { return add(Json(value)); }
@@ -73,6 +74,7 @@ class Builder {
     return done;
   }
   bool add(Json value) {
+    require(++values_ <= most_values_, "{}: holds more than {} values", source_, most_values_);
     if (open_.empty()) {
       root_ = std::move(value);
     } else if (Level& level = open_.back(); level.key) {
@@ -84,14 +86,16 @@ class Builder {
   }
 
   const std::string& source_;
+  const size_t most_values_;
+  size_t values_ = 0;
   std::vector<Level> open_;
   Json root_;
 };
 
 }  // namespace
 
-Json Json::parse(std::string_view text, const std::string& source) {
-  Builder builder(source);
+Json Json::parse(std::string_view text, const std::string& source, size_t most_values) {
+  Builder builder(source, most_values);
   Library::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
 }

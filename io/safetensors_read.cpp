@@ -11,6 +11,22 @@ namespace faultline {
 namespace {
 
 constexpr uint64_t kMaxHeader = 100'000'000;
+// A tensor has about nine values, so these are 200,000 tensors; the largest models that are public
+// have half as many, in a hundred files. A header of 100 MB could ask for 50 million values, and
+// gigabytes to hold them.
+constexpr size_t kMaxHeaderValues = 2'000'000;
+
+// How torch.save begins a file: a zip archive, or before 1.6 a bare pickle. The ninth byte of a
+// safetensors file is the first of its header. The text protocols 0 and 1 begin with a mark, an
+// empty or a global and end with a stop; no header is as long as these letters say.
+bool is_pickle(std::string_view content) {
+  if (content.size() < 2 || (content.size() > 8 && content[8] == '{')) return false;
+  const bool zip = content.starts_with("PK\x03\x04");
+  const bool binary = content[0] == '\x80' && content[1] >= 2 && content[1] <= 5;
+  const bool textual =
+      std::string_view("(c]}").find(content[0]) != std::string_view::npos && content.back() == '.';
+  return zip || binary || textual;
+}
 
 // What the header says of one tensor.
 struct Entry {
@@ -43,6 +59,11 @@ class Reader {
 
  private:
   Json parse_header() {
+    require(
+        !is_pickle(file_.text()),
+        "{}: this is a pickle, not a safetensors file; a pickle runs code when it is opened, so "
+        "it is not; save it as safetensors",
+        path_);
     require(file_.bytes >= 8,
             "{}: a safetensors file begins with the 8 bytes of its header's length, "
             "this one has {} bytes",
@@ -50,8 +71,9 @@ class Reader {
     uint64_t length = 0;
     std::memcpy(&length, file_.memory.get(), sizeof length);
     require(length <= kMaxHeader,
-            "{}: a safetensors header has at most {} bytes, this one claims {}", path_, kMaxHeader,
-            length);
+            "{}: this is no safetensors file: its header would have {} bytes, at most {} are "
+            "allowed",
+            path_, length, kMaxHeader);
     require(
         length <= file_.bytes - 8,
         "{}: the safetensors header should have {} bytes, only {} follow; the file is cut short",
@@ -60,7 +82,7 @@ class Reader {
     require(text.starts_with('{'), "{}: a safetensors header begins with '{{', this one does not",
             path_);
     data_begin_ = 8 + length;
-    return Json::parse(text, path_ + ": header");
+    return Json::parse(text, path_ + ": header", kMaxHeaderValues);
   }
 
   std::map<std::string, std::string> metadata(const Json& value) {

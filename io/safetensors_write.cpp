@@ -67,7 +67,8 @@ std::string header_of(const std::vector<const Item*>& items,
 }  // namespace
 
 void write_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
+                       const std::map<std::string, std::string>& metadata,
+                       const BetweenTensors& between) {
   for (const auto& [key, value] : metadata) {
     check_text(key, path);
     check_text(value, path);
@@ -79,7 +80,10 @@ void write_safetensors(const std::string& path, const std::map<std::string, Tens
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(header);
-  for (const Item* item : items) file.write(FileBytes(item->second).bytes());
+  for (const Item* item : items) {
+    if (between) between();
+    file.write(FileBytes(item->second).bytes());
+  }
   file.commit();
 }
 

@@ -92,6 +92,14 @@ TEST(Json, NamesWhatItCannotRead) {
   EXPECT_NO_THROW(Json::parse(std::string(64, '[') + std::string(64, ']'), "deep"));
 }
 
+TEST(Json, HoldsNoMoreValuesThanWereAllowed) {
+  // The object, the array and what is in it: 1 + 1 + 3 values.
+  const std::string text = R"({"a":[0,null,"x"]})";
+  EXPECT_NO_THROW(Json::parse(text, "header", 5));
+  EXPECT_EQ(error_of<InvalidArgument>([&] { Json::parse(text, "header", 4); }),
+            "header: holds more than 4 values");
+}
+
 TEST(Json, SaysWhatWasExpectedAndFound) {
   const Json value = Json::parse(R"({"a":"x","b":18446744073709551615,"c":[1]})", "test");
   const auto text = [](auto&& action) { return error_of<InvalidArgument>(action); };

@@ -31,6 +31,12 @@ std::string entry(const std::string& dtype, const std::string& shape, const std:
   return R"({"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets + "}";
 }
 
+std::string many_zeros(size_t count) {
+  std::string text(2 * count - 1, '0');
+  for (size_t i = 1; i < text.size(); i += 2) text[i] = ',';
+  return text;
+}
+
 struct Hostile {
   std::string name;
   std::string file;
@@ -55,7 +61,10 @@ std::vector<Hostile> hostile_files() {
        std::string("\x80\x02"
                    "cos\nsystem\nX\x04\0\0\0echo\x85R.",
                    25),
-       "at most"},
+       "this is a pickle"},
+      {"a pickle of protocol 0", "(dp0\nVa\np1\nL1L\ns.", "this is a pickle"},
+      {"a zip of pickles", "PK\x03\x04" + std::string(60, '\0'), "this is a pickle"},
+      {"something else", "GGUF\x03" + std::string(60, 'x'), "this is no safetensors file"},
       {"header not JSON", packed("{not json}"), "not JSON"},
       {"header torn", packed("{\"a\":{\"dtype\":"), "not JSON"},
       {"header a list", packed("[1,2]"), "begins with '{'"},
@@ -64,6 +73,9 @@ std::vector<Hostile> hostile_files() {
       {"header a string", packed("\"a\""), "begins with '{'"},
       {"header of brackets", packed(std::string(100'000, '[')), "begins with '{'"},
       {"header deep", packed("{\"a\":" + std::string(100'000, '[')), "nested deeper"},
+      // 2,000,001 values in 4 MB; what they take is refused before it is taken.
+      {"header of zeros", packed("{\"__metadata__\":[" + many_zeros(2'000'000) + "]}"),
+       "header: holds more than 2000000 values"},
       {"header deep in objects",
        [] {
          std::string text;
