@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/whole_number.h"
 #include "core/context.h"
@@ -24,14 +25,16 @@ struct ConvertOptions {
   std::string target;
   std::string to;
   std::string json;
-  HfSaveOptions save;
+  int64_t shard_bytes = HfSaveOptions().shard_bytes;
 };
 
 int convert(const ConvertOptions& options) {
   require(options.to.empty() || options.to == "hf" || options.to == "run",
           "convert: --to is hf or run, got '{}'", options.to);
-  require(options.save.shard_bytes > 0, "convert: --shard-bytes must be positive, got {}",
-          options.save.shard_bytes);
+  require(options.shard_bytes > 0, "convert: --shard-bytes must be positive, got {}",
+          options.shard_bytes);
+  train::check_free("convert: DST", options.target);
+  Interrupt interrupt;
   Context context({.seed = 1});
   const ContextGuard guard(context);
   const train::ModelDirectory source = train::open_model(options.source);
@@ -45,10 +48,12 @@ int convert(const ConvertOptions& options) {
   require(!from_run || to == "hf",
           "convert: '{}' is a run already; copy it, or leave --to away for a model folder",
           options.source);
+  interrupt.note_the_next();
+  const auto between = [&] { interrupt.check(); };
   if (to == "hf") {
-    train::write_hf_folder(options.target, source, options.save);
+    train::write_hf_folder(options.target, source, {options.shard_bytes, between});
   } else {
-    train::write_run(options.target, source, options.source);
+    train::write_run(options.target, source, options.source, between);
   }
   if (options.json != "-") {
     fmt::print("{}: {} of {} parameters, written to {} as {}\n", options.source,
@@ -74,7 +79,7 @@ void add_convert(CLI::App& app, int& exit_code) {
   command->add_option("--to", options->to, "hf or run (default: the other kind than SRC)");
   command
       ->add_option(
-          "--shard-bytes", options->save.shard_bytes,
+          "--shard-bytes", options->shard_bytes,
           "Weights of a folder are cut into files of at most so many bytes (default 5 GiB)")
       ->check(whole_number<int64_t>());
   command->add_option("--json", options->json, "Write the answer as JSON to a file, - for stdout");

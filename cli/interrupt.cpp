@@ -27,15 +27,14 @@ sigset_t set_of(std::initializer_list<int> signals) {
   return set;
 }
 
-// What the signal does to a process that does not care for it.
+}  // namespace
+
 void end_process(int signal) {
   const sigset_t only = set_of({signal});
   ::signal(signal, SIG_DFL);
   pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
   kill(getpid(), signal);
 }
-
-}  // namespace
 
 Interrupt::Interrupt() {
   sigset_t taken = set_of({SIGINT, SIGTERM});
@@ -61,13 +60,18 @@ Interrupt::~Interrupt() {
   close(end_);
 }
 
+void Interrupt::check() const {
+  if (requested()) throw Interrupted{noted_};
+}
+
 void Interrupt::watch() {
   pollfd both[] = {{signals_, POLLIN, 0}, {end_, POLLIN, 0}};
   for (;;) {
     poll(both, 2, -1);
     signalfd_siginfo came = {};
     while (read(signals_, &came, sizeof came) == sizeof came) {
-      if (!noting_ || noted_.exchange(true)) end_process(static_cast<int>(came.ssi_signo));
+      const int signal = static_cast<int>(came.ssi_signo);
+      if (!noting_ || noted_.exchange(signal) != 0) end_process(signal);
     }
     if (both[1].revents != 0) return;
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "core/error.h"
 #include "train/config.h"
 #include "version.h"
@@ -149,6 +150,10 @@ int main(int argc, char** argv) {
   };
   try {
     return faultline::cli::run(argc, argv);
+  } catch (const faultline::cli::Interrupted& stopped) {
+    refuse("interrupted; nothing was written");
+    faultline::cli::end_process(stopped.signal);
+    return 2;
   } catch (const faultline::InternalError& error) {
     return refuse(std::string("this is a bug of Faultline, please report it: ") + error.what());
   } catch (const std::bad_alloc&) {

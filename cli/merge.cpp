@@ -3,6 +3,7 @@
 
 #include "cli/adapter_note.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "core/context.h"
 #include "io/peft.h"
@@ -56,7 +57,8 @@ std::unique_ptr<nn::LanguageModel> bare(const train::ModelDirectory& source) {
 }
 
 int merge(const MergeOptions& options) {
-  train::check_free(options.out);
+  train::check_free("merge: --out", options.out);
+  Interrupt interrupt;
   Context context({.seed = 1});
   const ContextGuard guard(context);
   train::ModelDirectory source = train::open_model(options.run, options.adapter);
@@ -66,12 +68,14 @@ int merge(const MergeOptions& options) {
       "merge: '{}' trained no adapter; name one with --adapter DIR", options.run);
   const nn::Merge done = nn::merge_adapters(*source.model, nn::Originals::drop);
   source.model = bare(source);
+  interrupt.note_the_next();
+  const auto between = [&] { interrupt.check(); };
   if (source.record) {
     source.record->config.set("lora", "", "merge");
     train::create_model_run(options.out, *source.record, source.step, *source.model,
-                            source.tokenizer_files);
+                            source.tokenizer_files, between);
   } else {
-    train::write_hf_folder(options.out, source, {});
+    train::write_hf_folder(options.out, source, {.between = between});
   }
   if (options.json != "-") print_summary(done, options.out);
   write_json(options.json, Json::object().set("out", options.out).set("layers", json_of(done)));

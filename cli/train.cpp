@@ -201,7 +201,10 @@ class TrainCommand {
     require(!directory_.empty(), "train: say where the run goes: --out DIR");
     std::error_code none;
     in_place_ = earlier_ && std::filesystem::equivalent(directory_, options_.resume, none);
-    if (!in_place_) train::check_free(directory_);
+    if (in_place_) return;
+    train::check_free(
+        "train: --out", directory_,
+        fmt::format(", or go on with the run that is in it by --resume {}", directory_));
   }
 
   train::ModelOrigin model_origin(const train::Config& config) const {

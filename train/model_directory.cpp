@@ -5,6 +5,7 @@
 #include "io/atomic_file.h"
 #include "io/byte_tokenizer_file.h"
 #include "io/checkpoint.h"
+#include "io/folder_file.h"
 #include "io/mapped_file.h"
 #include "io/peft.h"
 #include "train/lora.h"
@@ -21,7 +22,7 @@ constexpr const char* kTokenizerFiles[] = {kTokenizer, "tokenizer_config.json",
 std::map<std::string, std::string> read_tokenizer_files(const std::string& directory) {
   std::map<std::string, std::string> files;
   for (const char* name : kTokenizerFiles) {
-    const std::string path = fmt::format("{}/{}", directory, name);
+    const std::string path = path_inside(directory, name);
     if (!std::filesystem::exists(path)) continue;
     const MappedFile file = map_file(path);
     // Nothing that is not what its name says is passed on.
@@ -67,12 +68,24 @@ ModelDirectory open_folder(const std::string& directory, const std::string& adap
   return result;
 }
 
-void check_target(const std::string& target) {
+// Throws unless `directory`, which is no Hugging Face folder, may be a run. A config.json that is
+// broken, or of a run but wrong, is left to its reader, who says where.
+void check_is_run(const std::string& directory) {
+  constexpr const char* kNeeds =
+      "a run, as `faultline train --out` writes it, has a config.json with \"format\", a folder one "
+      "with \"model_type\" or \"architectures\"";
+  const auto expect = [&](bool condition, std::string_view what) {
+    require(condition, "'{}' is neither a run nor a Hugging Face folder: {}; {}", directory, what,
+            kNeeds);
+  };
   std::error_code none;
-  if (!std::filesystem::exists(target, none)) return;
-  require(std::filesystem::is_directory(target, none) && std::filesystem::is_empty(target, none),
-          "convert: '{}' is there and is no empty directory; name one that is not there yet",
-          target);
+  expect(std::filesystem::exists(directory, none), "it is not there");
+  expect(std::filesystem::is_directory(directory, none), "it is a file");
+  const std::string path = directory + "/config.json";
+  expect(std::filesystem::is_regular_file(path, none), "there is no config.json in it");
+  const Json json = Json::parse(map_file(path).text(), path);
+  const bool object = json.is(Json::Kind::object);
+  expect(object && json.find("format") != nullptr, "its config.json has none of their keys");
 }
 
 }  // namespace
@@ -92,6 +105,7 @@ std::map<std::string, std::string> kept_files(const std::string& directory) {
 
 ModelDirectory open_model(const std::string& directory, const std::string& adapter) {
   const bool folder = is_hf_folder(directory);
+  if (!folder) check_is_run(directory);
   ModelDirectory result = folder ? open_folder(directory, adapter) : open_run(directory, adapter);
   result.model->set_training(false);
   result.generation = read_generation_config(directory, result.config.vocab_size());
@@ -104,7 +118,7 @@ ModelDirectory open_model(const std::string& directory, const std::string& adapt
 
 void write_hf_folder(const std::string& target, const ModelDirectory& source,
                      const HfSaveOptions& options) {
-  check_target(target);
+  check_free("write_hf_folder: the target", target);
   AtomicDirectory made(target);
   const std::string& place = made.temporary_path();
   GenerationConfig generation = source.generation;
@@ -124,8 +138,9 @@ void write_hf_folder(const std::string& target, const ModelDirectory& source,
   made.commit_new();
 }
 
-void write_run(const std::string& target, const ModelDirectory& source, const std::string& name) {
-  check_target(target);
+void write_run(const std::string& target, const ModelDirectory& source, const std::string& name,
+               const BetweenTensors& between) {
+  check_free("write_run: the target", target);
   AtomicDirectory made(target);
   const std::string& place = made.temporary_path();
   RunRecord record = make_record(name, keys_of(source.config, name), {});
@@ -138,7 +153,7 @@ void write_run(const std::string& target, const ModelDirectory& source, const st
   }
   State state;
   state.add("model", source.model->state());
-  save_checkpoint(place, 0, state);
+  save_checkpoint(place, 0, state, between);
   made.commit_new();
 }
 

@@ -26,8 +26,9 @@ struct ModelDirectory {
 
 // Opens `directory`: the latest checkpoint of a run, or the weights of a folder; over either, or in
 // place of the run's own, the PEFT adapter in the directory `adapter` unless that is "". The model
-// is in evaluation mode. Throws InvalidArgument naming file and key, IoError when a file cannot be
-// read.
+// is in evaluation mode. Throws InvalidArgument naming file and key, also for a link that leaves
+// the folder (see path_inside) and for what is neither run nor folder; IoError when a file cannot
+// be read.
 ModelDirectory open_model(const std::string& directory, const std::string& adapter = "");
 
 // The files beside the weights that a run keeps of a folder: those of the tokenizer and
@@ -38,9 +39,11 @@ std::map<std::string, std::string> kept_files(const std::string& directory);
 
 // Makes the directory `target`, which must not be there or be empty, whole or not at all: a Hugging
 // Face folder, or a run whose only checkpoint holds the weights and nothing else (`name` is what
-// its record calls the model).
+// its record calls the model). What `between` throws ends it, see write_safetensors; nothing is
+// left then.
 void write_hf_folder(const std::string& target, const ModelDirectory& source,
                      const HfSaveOptions& options);
-void write_run(const std::string& target, const ModelDirectory& source, const std::string& name);
+void write_run(const std::string& target, const ModelDirectory& source, const std::string& name,
+               const BetweenTensors& between = {});
 
 }  // namespace faultline::train

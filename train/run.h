@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "io/safetensors.h"
 #include "train/config.h"
 #include "train/trainer.h"
 
@@ -48,8 +49,9 @@ RunRecord read_record(const std::string& directory);
 // What this process would compute otherwise than the one that began the run: one line each.
 std::vector<std::string> differences(const RunRecord& record);
 
-// Throws InvalidArgument unless a new run may be written to `directory`: it is not there or empty.
-void check_free(const std::string& directory);
+// Throws InvalidArgument unless a new directory may be written to `target`: it is not there or
+// empty. `who` begins the sentence (a command and its option), `instead` ends the advice.
+void check_free(const std::string& who, const std::string& target, const std::string& instead = "");
 
 // Makes `directory` with config.json, ranks.json, the trainer's state as the first checkpoint, and
 // `files` (content by name). All of it appears at once or not at all.
@@ -57,9 +59,11 @@ void create_run(const std::string& directory, const RunRecord& record, Trainer& 
                 const std::map<std::string, std::string>& files);
 
 // Makes `directory` with config.json, `files`, and the model as the checkpoint of `step`. It can be
-// generated from and trained over, not resumed: it has no optimizer.
+// generated from and trained over, not resumed: it has no optimizer. What `between` throws ends it,
+// see write_safetensors; nothing is left then.
 void create_model_run(const std::string& directory, const RunRecord& record, int64_t step,
-                      nn::LanguageModel& model, const std::map<std::string, std::string>& files);
+                      nn::LanguageModel& model, const std::map<std::string, std::string>& files,
+                      const BetweenTensors& between = {});
 
 // The run's metrics as they stood after `step`, as text.
 std::string metrics_until(const std::string& directory, int64_t step);

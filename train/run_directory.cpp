@@ -4,6 +4,7 @@
 #include "core/context.h"
 #include "io/atomic_file.h"
 #include "io/checkpoint.h"
+#include "io/folder_file.h"
 #include "io/json_lines.h"
 #include "io/mapped_file.h"
 #include "kernels/cpu/isa.h"
@@ -66,7 +67,7 @@ void write_record(const std::string& directory, const RunRecord& record) {
 }
 
 RunRecord read_record(const std::string& directory) {
-  const std::string path = directory + "/config.json";
+  const std::string path = path_inside(directory, "config.json");
   require(std::filesystem::is_regular_file(path),
           "'{}' is not a run directory: there is no config.json in it; name what `faultline train "
           "--out` wrote",
@@ -104,15 +105,14 @@ std::vector<std::string> differences(const RunRecord& record) {
   return lines;
 }
 
-void check_free(const std::string& directory) {
+void check_free(const std::string& who, const std::string& target, const std::string& instead) {
+  require(!target.empty(), "{} is empty; name a directory that is not there yet", who);
   std::error_code none;
-  if (!std::filesystem::exists(directory, none)) return;
-  require(std::filesystem::is_directory(directory, none),
-          "train: --out '{}' is a file; name a directory that is not there yet", directory);
-  require(std::filesystem::is_empty(directory, none),
-          "train: --out '{}' is not empty; name another directory, or go on with the run that is "
-          "in it by --resume {}",
-          directory, directory);
+  if (!std::filesystem::exists(target, none)) return;
+  require(std::filesystem::is_directory(target, none),
+          "{} '{}' is a file; name a directory that is not there yet", who, target);
+  require(std::filesystem::is_empty(target, none), "{} '{}' is not empty; name another directory{}",
+          who, target, instead);
 }
 
 void create_run(const std::string& directory, const RunRecord& record, Trainer& trainer,
@@ -131,14 +131,15 @@ void create_run(const std::string& directory, const RunRecord& record, Trainer& 
 }
 
 void create_model_run(const std::string& directory, const RunRecord& record, int64_t step,
-                      nn::LanguageModel& model, const std::map<std::string, std::string>& files) {
+                      nn::LanguageModel& model, const std::map<std::string, std::string>& files,
+                      const BetweenTensors& between) {
   AtomicDirectory made(directory);
   const std::string& place = made.temporary_path();
   State state;
   state.add("model", model.state());
   write_record(place, record);
   for (const auto& [name, content] : files) write_file_atomically(place + "/" + name, content);
-  save_checkpoint(place, step, state);
+  save_checkpoint(place, step, state, between);
   made.commit_new();
 }
 

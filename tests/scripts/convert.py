@@ -59,7 +59,11 @@ with tempfile.TemporaryDirectory() as scratch:
     expect(answer("convert", d / "tuned", d / "tuned_folder").get("to") == "hf", "tuned to folder")
 
     refused("is a run already", "convert", d / "run", d / "x", "--to", "run")
-    refused("is no empty directory", "convert", d / "run", d / "folder")
+    refused("convert: DST", "convert", d / "run", d / "folder")
+    refused("convert: DST", "convert", d / "nothing", d / "folder")  # said before anything is read
+    refused("convert: DST is empty", "convert", d / "run", "")
+    refused("merge: --out", "merge", d / "run", "--out", d / "run")
+    refused("neither a run nor", "generate", text, "--prompt", "In")
     refused("--to is hf or run", "convert", d / "run", d / "x", "--to", "zip")
     refused("must be positive", "convert", d / "run", d / "x", "--shard-bytes", 0)
     refused("no config.json", "convert", d / "nothing", d / "x")

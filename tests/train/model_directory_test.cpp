@@ -82,7 +82,7 @@ TEST(ModelDirectory, WhatCannotBeWrittenLeavesNothing) {
   scratch.write("taken/file", "x");
   const std::string text =
       error_of<InvalidArgument>([&] { write_hf_folder(scratch / "taken", source, {}); });
-  EXPECT_THAT(text, HasSubstr("is no empty directory"));
+  EXPECT_THAT(text, HasSubstr("is not empty"));
   {
     const FullDisk full(4096);
     EXPECT_THROW(write_hf_folder(scratch / "folder", source, {}), IoError);
@@ -91,10 +91,52 @@ TEST(ModelDirectory, WhatCannotBeWrittenLeavesNothing) {
   EXPECT_EQ(scratch.names(), (std::vector<std::string>{"taken", "taken/file"}));
 }
 
+// Else `convert` would copy any file of the user's into what they pass on.
+TEST(ModelDirectory, NoFileIsReadThroughALinkThatLeavesTheFolder) {
+  const ScratchDirectory elsewhere;
+  const std::string target = elsewhere.write("secret", "{}");
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                           "vocab.json", "merges.txt", "generation_config.json", "config.json"}) {
+    SCOPED_TRACE(name);
+    const HfFolder folder("hf_gpt2");
+    if (name == std::string("config.json")) fs::rename(folder / name, target);
+    fs::remove(folder / name);
+    fs::create_symlink(target, folder / name);
+    EXPECT_THAT(error_of<InvalidArgument>([&] { open_model(folder.path()); }),
+                HasSubstr("is a link that leaves the folder"));
+    const ScratchDirectory run;
+    if (name == std::string("config.json")) continue;
+    fs::create_symlink(target, run / name);
+    EXPECT_THAT(error_of<InvalidArgument>([&] { kept_files(run.path()); }),
+                HasSubstr("is a link that leaves the folder"));
+  }
+}
+
+// MODEL/snapshots/REVISION holds links into MODEL/blobs.
+TEST(ModelDirectory, TheTokenizerInTheCacheOfTheHubIsRead) {
+  const ScratchDirectory cache;
+  cache.write("blobs/1234", "of a blob");
+  fs::create_directories(cache / "snapshots/main");
+  fs::create_symlink("../../blobs/1234", cache / "snapshots/main/merges.txt");
+  EXPECT_EQ(kept_files(cache / "snapshots/main").at("merges.txt"), "of a blob");
+  cache.write("others/1234", "of another folder");
+  fs::create_symlink("../../others/1234", cache / "snapshots/main/vocab.json");
+  EXPECT_THROW(kept_files(cache / "snapshots/main"), InvalidArgument);
+}
+
 TEST(ModelDirectory, ADirectoryThatIsNeitherIsRefused) {
   const ScratchDirectory scratch;
-  EXPECT_THROW(open_model(scratch.path()), InvalidArgument);
-  EXPECT_THROW(open_model(scratch / "nothing"), InvalidArgument);
+  const auto refusal = [](const std::string& directory) {
+    return error_of<InvalidArgument>([&] { open_model(directory); });
+  };
+  constexpr const char* kNeither = "' is neither a run nor a Hugging Face folder: ";
+  EXPECT_THAT(refusal(scratch.path()), HasSubstr(kNeither + std::string("there is no config")));
+  EXPECT_THAT(refusal(scratch / "nothing"), HasSubstr(kNeither + std::string("it is not there")));
+  EXPECT_THAT(refusal(scratch.write("file", "")), HasSubstr(kNeither + std::string("it is a f")));
+  for (const char* other : {R"({"hidden_size": 8})", "{}", "[]", "7"}) {
+    scratch.write("config.json", other);
+    EXPECT_THAT(refusal(scratch.path()), HasSubstr("its config.json has none of their keys"));
+  }
   scratch.write("config.json", "{\"n_layer\": ");
   EXPECT_THAT(error_of<InvalidArgument>([&] { open_model(scratch.path()); }),
               HasSubstr("not JSON"));

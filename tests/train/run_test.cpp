@@ -147,7 +147,7 @@ TEST(Run, MakesUpForAnEvaluationThatWasCutShort) {
 TEST(Run, DoesNotTakeADirectoryThatAnotherRunTookMeanwhile) {
   const ScratchDirectory scratch;
   Trainer trainer(builder().build(), words());
-  check_free(scratch / "run");
+  check_free("train: --out", scratch / "run");
   create_run(scratch / "run", make_record("first", builder(), {}), trainer, {});
   error_of<IoError>(
       [&] { create_run(scratch / "run", make_record("second", builder(), {}), trainer, {}); });
@@ -177,13 +177,18 @@ TEST(Run, CreateLeavesNothingBehindWhenItCannotBeWritten) {
 
 TEST(Run, RefusesADirectoryThatHoldsSomething) {
   const ScratchDirectory scratch;
-  EXPECT_NO_THROW(check_free(scratch / "new"));
-  EXPECT_NO_THROW(check_free(scratch.path()));
-  scratch.write("used/notes.txt", "mine");
-  EXPECT_NE(error_of<InvalidArgument>([&] { check_free(scratch / "used"); }).find("--resume"),
-            std::string::npos);
-  EXPECT_NE(error_of<InvalidArgument>([&] { check_free(scratch / "used/notes.txt"); }).find("file"),
-            std::string::npos);
+  const auto free = [](const std::string& target) { check_free("merge: --out", target, " or X"); };
+  const auto refusal = [&](const std::string& target) {
+    return error_of<InvalidArgument>([&] { free(target); });
+  };
+  EXPECT_NO_THROW(free(scratch / "new"));
+  EXPECT_NO_THROW(free(scratch.path()));
+  const std::string file = scratch.write("used/notes.txt", "mine");
+  EXPECT_EQ(refusal(scratch / "used"),
+            "merge: --out '" + scratch / "used" + "' is not empty; name another directory or X");
+  EXPECT_EQ(refusal(file),
+            "merge: --out '" + file + "' is a file; name a directory that is not there yet");
+  EXPECT_EQ(refusal(""), "merge: --out is empty; name a directory that is not there yet");
 }
 
 TEST(Run, RefusesToReadWhatIsNoRun) {
