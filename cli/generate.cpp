@@ -186,11 +186,11 @@ class Run {
     TextDecoder decoder;
     how_.on_token = [&](size_t row, int32_t id) {
       if (row > 0 || quiet || model_.ends_with(id)) return;
-      show(decoder.add(model_.tokenizer->bytes_of(id)));
+      print_at_once(decoder.add(model_.tokenizer->bytes_of(id)));
     };
-    if (!quiet) show(prompt_);
+    if (!quiet) print_at_once(prompt_);
     const train::Generation made = train::generate(*model_.source.model, requests_, how_);
-    if (!quiet) show(decoder.finish() + "\n");
+    if (!quiet) print_at_once(decoder.finish() + "\n");
     return answer_of(prompt_, model_, made, how_.policy);
   }
 

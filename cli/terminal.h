@@ -11,4 +11,7 @@ int terminal_columns();
 // written so is for whoever looks, and the run goes on without them.
 void show(std::string_view text);
 
+// Writes to standard output at once what was asked for; throws IoError where it cannot.
+void print_at_once(std::string_view text);
+
 }  // namespace faultline::cli

@@ -54,11 +54,24 @@ with tempfile.TemporaryDirectory() as folder:
         wrong.append(f"train whose reader went away: exit {reader.returncode}")
 
     # An answer that cannot be written is an error.
-    for arguments in (["lab", "--list"], ["explain", "adamw.step-counter"], ["train", "tiny", "--print-config"]):
-        with open("/dev/full", "w") as full:
-            done = subprocess.run([BINARY, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
-        if done.returncode != 2 or len(done.stderr.splitlines()) != 1:
-            wrong.append(f"{arguments} on a full disk: exit {done.returncode} {done.stderr}")
+    generate = ["generate", folder / "closed", "--prompt", "In", "--tokens", "4"]
+    for arguments in (["lab", "--list"], ["explain", "adamw.step-counter"], ["train", "tiny", "--print-config"], generate):
+        for place in (">/dev/full", ">&-"):
+            done = subprocess.run(["sh", "-c", f'"$@" {place}', "sh", BINARY, *arguments], stderr=subprocess.PIPE, text=True)
+            if done.returncode != 2 or len(done.stderr.splitlines()) != 1:
+                wrong.append(f"{arguments} {place}: exit {done.returncode} {done.stderr}")
+
+    # A pipe is written into and not replaced, as a device is not.
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    subprocess.run([BINARY, *generate, "--json", pipe], check=True, stdout=subprocess.DEVNULL)
+    if not pipe.is_fifo() or json.loads(os.read(reader, 65536))["prompt"] != "In":
+        wrong.append("--json to a pipe does not write into it")
+    os.close(reader)
+    done = subprocess.run([BINARY, *generate, "--json", folder / "none/x"], capture_output=True, text=True)
+    if done.returncode != 2 or (folder / "none").exists() or "no directory" not in done.stderr:
+        wrong.append(f"--json below a directory that is not there: exit {done.returncode} {done.stderr}")
 
     # The line that is written over must not be broken into several.
     shown = on_terminal(*train[1:], folder / "narrow")
