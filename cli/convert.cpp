@@ -48,7 +48,7 @@ int convert(const ConvertOptions& options) {
   if (to == "hf") {
     train::write_hf_folder(options.target, source, options.save);
   } else {
-    train::write_run(options.target, source, options.source);
+    train::write_run(options.target, source, train::record_of(source, options.source));
   }
   if (options.json != "-") {
     fmt::print("{}: {} of {} parameters, written to {} as {}\n", options.source,

@@ -68,8 +68,7 @@ int merge(const MergeOptions& options) {
   source.model = bare(source);
   if (source.record) {
     source.record->config.set("lora", "", "merge");
-    train::create_model_run(options.out, *source.record, source.step, *source.model,
-                            source.tokenizer_files);
+    train::write_run(options.out, source, *source.record);
   } else {
     train::write_hf_folder(options.out, source, {});
   }

@@ -71,15 +71,18 @@ void check_target(const std::string& target) {
   std::error_code none;
   if (!std::filesystem::exists(target, none)) return;
   require(std::filesystem::is_directory(target, none) && std::filesystem::is_empty(target, none),
-          "convert: '{}' is there and is no empty directory; name one that is not there yet",
-          target);
+          "'{}' is there and is no empty directory; name one that is not there yet", target);
 }
 
 }  // namespace
 
 std::map<std::string, std::string> kept_files(const ModelDirectory& folder) {
   std::map<std::string, std::string> files = folder.tokenizer_files;
-  files[kGeneration] = generation_config_json(folder.generation).to_indented_text();
+  // A run that began from a preset has no such file, and none is made up for it.
+  const bool has_defaults = !folder.record || !(folder.generation == GenerationConfig{});
+  if (has_defaults) {
+    files[kGeneration] = generation_config_json(folder.generation).to_indented_text();
+  }
   return files;
 }
 
@@ -124,21 +127,25 @@ void write_hf_folder(const std::string& target, const ModelDirectory& source,
   made.commit_new();
 }
 
-void write_run(const std::string& target, const ModelDirectory& source, const std::string& name) {
+RunRecord record_of(const ModelDirectory& folder, const std::string& name) {
+  RunRecord record = make_record(name, keys_of(folder.config, name), {});
+  HfConfig config = folder.config;
+  config.dtype = DType::f32;
+  record.architecture = hf_config_json(config);
+  return record;
+}
+
+void write_run(const std::string& target, const ModelDirectory& source, const RunRecord& record) {
   check_target(target);
   AtomicDirectory made(target);
   const std::string& place = made.temporary_path();
-  RunRecord record = make_record(name, keys_of(source.config, name), {});
-  HfConfig config = source.config;
-  config.dtype = DType::f32;
-  record.architecture = hf_config_json(config);
   write_record(place, record);
   for (const auto& [file, content] : kept_files(source)) {
     write_file_atomically(place + "/" + file, content);
   }
   State state;
   state.add("model", source.model->state());
-  save_checkpoint(place, 0, state);
+  save_checkpoint(place, source.step, state);
   made.commit_new();
 }
 

@@ -36,11 +36,16 @@ std::map<std::string, std::string> kept_files(const ModelDirectory& folder);
 // The same of a run's directory.
 std::map<std::string, std::string> kept_files(const std::string& directory);
 
+// The record of a run that a folder becomes; `name` is what it calls the model.
+RunRecord record_of(const ModelDirectory& folder, const std::string& name);
+
 // Makes the directory `target`, which must not be there or be empty, whole or not at all: a Hugging
-// Face folder, or a run whose only checkpoint holds the weights and nothing else (`name` is what
-// its record calls the model).
+// Face folder, or a run with that record whose only checkpoint, of source.step, holds the weights
+// and nothing else. A folder made of a run says that it samples, as the run does. Such a run can be
+// generated from and trained over, not resumed: it has no optimizer. Throws InvalidArgument when
+// `target` is taken, IoError when it cannot be written.
 void write_hf_folder(const std::string& target, const ModelDirectory& source,
                      const HfSaveOptions& options);
-void write_run(const std::string& target, const ModelDirectory& source, const std::string& name);
+void write_run(const std::string& target, const ModelDirectory& source, const RunRecord& record);
 
 }  // namespace faultline::train

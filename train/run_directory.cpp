@@ -130,18 +130,6 @@ void create_run(const std::string& directory, const RunRecord& record, Trainer& 
   made.commit_new();
 }
 
-void create_model_run(const std::string& directory, const RunRecord& record, int64_t step,
-                      nn::LanguageModel& model, const std::map<std::string, std::string>& files) {
-  AtomicDirectory made(directory);
-  const std::string& place = made.temporary_path();
-  State state;
-  state.add("model", model.state());
-  write_record(place, record);
-  for (const auto& [name, content] : files) write_file_atomically(place + "/" + name, content);
-  save_checkpoint(place, step, state);
-  made.commit_new();
-}
-
 std::string metrics_until(const std::string& directory, int64_t step) {
   const std::string path = directory + "/metrics.jsonl";
   std::string text;

@@ -10,6 +10,7 @@
 #include "tests/io/scratch_directory.h"
 #include "tests/support/compare.h"
 #include "tests/train/text.h"
+#include "train/model_directory.h"
 #include "train/run.h"
 
 namespace faultline::train {
@@ -141,10 +142,9 @@ TEST(LoraRun, RefusesARunThatTrainsAnAdapterAsABase) {
 TEST(LoraRun, RefusesToResumeAModelWithoutAnOptimizer) {
   const ScratchDirectory scratch;
   make_base(scratch / "base");
-  RunRecord record = read_record(scratch / "base");
-  const auto model = nn::make_model(record.config.build().model(), 1);
-  create_model_run(scratch / "merged", record, 5, *model, {});
-  Trainer trainer(record.config.build(), words());
+  const ModelDirectory base = open_model(scratch / "base");
+  write_run(scratch / "merged", base, *base.record);
+  Trainer trainer(base.record->config.build(), words());
   const auto error = error_of<InvalidArgument>([&] { load_latest(scratch / "merged", trainer); });
   EXPECT_NE(error.find("optimizer"), std::string::npos) << error;
   EXPECT_NO_THROW(read_base(scratch / "merged"));

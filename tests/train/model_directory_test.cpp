@@ -41,7 +41,7 @@ TEST(ModelDirectory, ARunThatBecomesAFolderAndARunAgainKeepsEveryBit) {
   const ModelDirectory first = open_model(scratch / "run");
   write_hf_folder(scratch / "folder", first, {});
   const ModelDirectory second = open_model(scratch / "folder");
-  write_run(scratch / "again", second, scratch / "folder");
+  write_run(scratch / "again", second, record_of(second, scratch / "folder"));
   const ModelDirectory third = open_model(scratch / "again");
   expect_same(*second.model, *first.model);
   expect_same(*third.model, *first.model);
@@ -64,7 +64,7 @@ TEST(ModelDirectory, AFolderOfTransformersBecomesARunAndAFolderAgain) {
     const ScratchDirectory scratch;
     const ModelDirectory first = open_model(folder.path());
     EXPECT_FALSE(first.bytes);  // it has no tokenizer
-    write_run(scratch / "run", first, folder.path());
+    write_run(scratch / "run", first, record_of(first, folder.path()));
     const ModelDirectory second = open_model(scratch / "run");
     expect_same(*second.model, *first.model);
     EXPECT_FALSE(second.bytes);
@@ -73,6 +73,38 @@ TEST(ModelDirectory, AFolderOfTransformersBecomesARunAndAFolderAgain) {
     EXPECT_FALSE(fs::exists(scratch / "folder/tokenizer.json"));
     EXPECT_EQ(hf_config_json(open_model(scratch / "folder").config), hf_config_json(first.config));
   }
+}
+
+// As merge writes one: the record is that of the run whose adapter went into the weights.
+TEST(ModelDirectory, ARunOfARunsWeightsKeepsItsStepItsEndsAndHowItSamples) {
+  const HfFolder folder("hf_gpt2");
+  folder.write("generation_config.json",
+               R"({"eos_token_id":[5,9],"do_sample":false,"top_k":7,"temperature":0.5})");
+  const ScratchDirectory scratch;
+  const ModelDirectory first = open_model(folder.path());
+  ModelDirectory source;
+  {
+    write_run(scratch / "run", first, record_of(first, folder.path()));
+    source = open_model(scratch / "run");
+    source.step = 3;
+    write_run(scratch / "merged", source, *source.record);
+  }
+  const ModelDirectory merged = open_model(scratch / "merged");
+  EXPECT_EQ(merged.step, 3);
+  EXPECT_EQ(merged.generation, source.generation);
+  EXPECT_EQ(merged.generation.tokens.ends, (std::vector<int64_t>{5, 9}));
+  EXPECT_EQ(merged.generation.do_sample, false);
+  EXPECT_EQ(merged.generation.top_k, 7);
+  expect_same(*merged.model, *first.model);
+}
+
+TEST(ModelDirectory, ARunOfAPresetsWeightsHasNoDefaultsOfSampling) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "run");
+  const ModelDirectory source = open_model(scratch / "run");
+  write_run(scratch / "merged", source, *source.record);
+  EXPECT_FALSE(fs::exists(scratch / "merged/generation_config.json"));
+  expect_same(*open_model(scratch / "merged").model, *source.model);
 }
 
 TEST(ModelDirectory, WhatCannotBeWrittenLeavesNothing) {
@@ -86,7 +118,7 @@ TEST(ModelDirectory, WhatCannotBeWrittenLeavesNothing) {
   {
     const FullDisk full(4096);
     EXPECT_THROW(write_hf_folder(scratch / "folder", source, {}), IoError);
-    EXPECT_THROW(write_run(scratch / "run", source, "x"), IoError);
+    EXPECT_THROW(write_run(scratch / "run", source, record_of(source, "x")), IoError);
   }
   EXPECT_EQ(scratch.names(), (std::vector<std::string>{"taken", "taken/file"}));
 }
@@ -104,7 +136,8 @@ TEST(ModelDirectory, ARunMadeOfWeightsCannotBeResumed) {
   const ScratchDirectory scratch;
   make_run(scratch / "run");
   write_hf_folder(scratch / "folder", open_model(scratch / "run"), {});
-  write_run(scratch / "weights", open_model(scratch / "folder"), "folder");
+  const ModelDirectory folder = open_model(scratch / "folder");
+  write_run(scratch / "weights", folder, record_of(folder, "folder"));
   Trainer trainer(read_record(scratch / "weights").config.build(), words());
   EXPECT_THAT(error_of<InvalidArgument>([&] { load_latest(scratch / "weights", trainer); }),
               HasSubstr("without an optimizer"));
