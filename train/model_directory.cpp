@@ -6,7 +6,6 @@
 #include "io/byte_tokenizer_file.h"
 #include "io/checkpoint.h"
 #include "io/mapped_file.h"
-#include "io/peft.h"
 #include "train/lora.h"
 #include "train/model_origin.h"
 
@@ -50,7 +49,7 @@ ModelDirectory open_run(const std::string& directory, const std::string& adapter
   result.model = make_hf_model(result.config, config.seed);
   LoadedRun loaded = load_run(*result.model, config, directory, adapter);
   result.step = loaded.step;
-  result.ignored = std::move(loaded.ignored);
+  result.notes = std::move(loaded.notes);
   return result;
 }
 
@@ -59,11 +58,7 @@ ModelDirectory open_folder(const std::string& directory, const std::string& adap
   ModelDirectory result;
   result.config = std::move(loaded.config);
   result.model = std::move(loaded.model);
-  if (!adapter.empty()) {
-    const PeftConfig peft =
-        load_peft(*result.model, kRunAdapter, adapter, result.model->dropout_key());
-    result.ignored = peft.unknown;
-  }
+  if (!adapter.empty()) result.notes = load_adapter(*result.model, adapter, directory);
   return result;
 }
 

@@ -18,16 +18,17 @@ struct ModelDirectory {
   GenerationConfig generation;
   // tokenizer.json and what belongs to it, by name, as they are; empty when there is none.
   std::map<std::string, std::string> tokenizer_files;
-  bool bytes = false;                // the tokenizer is ByteTokenizer
-  std::optional<RunRecord> record;   // of a run
-  int64_t step = 0;                  // of a run
-  std::vector<std::string> ignored;  // keys of the adapter's configuration that nobody here knows
+  bool bytes = false;               // the tokenizer is ByteTokenizer
+  std::optional<RunRecord> record;  // of a run
+  int64_t step = 0;                 // of a run
+  std::vector<std::string> notes;   // sentences about the adapter, for the user
 };
 
 // Opens `directory`: the latest checkpoint of a run, or the weights of a folder; over either, or in
 // place of the run's own, the PEFT adapter in the directory `adapter` unless that is "". The model
-// is in evaluation mode. Throws InvalidArgument naming file and key, IoError when a file cannot be
-// read.
+// is in evaluation mode. What a folder leaves out of generation_config.json has the values that
+// transformers gives it. Throws InvalidArgument naming file and key, or the file and the tensor
+// that holds NaN or infinity; IoError when a file cannot be read.
 ModelDirectory open_model(const std::string& directory, const std::string& adapter = "");
 
 // The files beside the weights that a run keeps of a folder: those of the tokenizer and

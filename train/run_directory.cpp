@@ -125,7 +125,7 @@ void create_run(const std::string& directory, const RunRecord& record, Trainer& 
   write_file_atomically(place + "/ranks.json", ranks_of(state, parameters).to_indented_text());
   for (const auto& [name, content] : files) write_file_atomically(place + "/" + name, content);
   save_checkpoint(place, trainer.steps_done(), state);
-  save_base(place, trainer);
+  save_base(place, trainer, record.model);
   save_adapter(place, trainer);
   made.commit_new();
 }
