@@ -62,6 +62,14 @@ ModelDirectory open_folder(const std::string& directory, const std::string& adap
   return result;
 }
 
+// The defaults of transformers, written out: what is made of the folder, such as a run, whose own
+// defaults are others, then goes on as the folder does.
+void fill_in_sampling(GenerationConfig& config) {
+  constexpr int64_t kTopK = 50;
+  if (!config.do_sample) config.do_sample = false;
+  if (*config.do_sample && !config.top_k) config.top_k = kTopK;
+}
+
 void check_target(const std::string& target) {
   std::error_code none;
   if (!std::filesystem::exists(target, none)) return;
@@ -93,6 +101,7 @@ ModelDirectory open_model(const std::string& directory, const std::string& adapt
   ModelDirectory result = folder ? open_folder(directory, adapter) : open_run(directory, adapter);
   result.model->set_training(false);
   result.generation = read_generation_config(directory, result.config.vocab_size());
+  if (folder) fill_in_sampling(result.generation);
   result.tokenizer_files = read_tokenizer_files(directory);
   if (result.tokenizer_files.contains(kTokenizer)) {
     result.bytes = is_byte_tokenizer(directory + "/" + kTokenizer);
@@ -110,6 +119,10 @@ void write_hf_folder(const std::string& target, const ModelDirectory& source,
     generation.tokens = source.config.tokens;
     // So that transformers does not have to choose one; no weight depends on it.
     if (source.bytes) generation.tokens.padding = 0;
+  }
+  if (source.record && !generation.do_sample) {
+    generation.do_sample = true;
+    if (!generation.top_k) generation.top_k = 0;
   }
   std::map<std::string, std::string> files = source.tokenizer_files;
   if (files.empty() && source.bytes) {
