@@ -204,10 +204,58 @@ TEST(OpenTokenizer, AFolderHasItsOwnAndEndsDocumentsAsItsConfigurationSays) {
   const std::string golden = std::string(std::getenv("FAULTLINE_SOURCE_DIR")) + "/tests/golden/";
   fs::copy_file(golden + "tokenizer_gpt2.json", folder / "tokenizer.json");
   folder.set("eos_token_id", 7);
+  folder.set("vocab_size", 2000);
   const auto tokenizer = open_tokenizer(folder.path());
   EXPECT_EQ(tokenizer->end_of_document(), 7);
   EXPECT_GT(tokenizer->vocab_size(), 256);
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("In the beginning")), "In the beginning");
+}
+
+TEST(OpenTokenizer, ATokenizerThatDoesNotFitTheModelIsRefusedByFileAndKey) {
+  const HfFolder folder("hf_gpt2");
+  const std::string golden = std::string(std::getenv("FAULTLINE_SOURCE_DIR")) + "/tests/golden/";
+  fs::copy_file(golden + "tokenizer_gpt2.json", folder / "tokenizer.json");
+  const auto refusal = [&] {
+    return error_of<InvalidArgument>([&] { open_tokenizer(folder.path()); });
+  };
+  const std::string larger = refusal();  // than the 64 ids of the model
+  EXPECT_THAT(larger, HasSubstr(folder / "tokenizer.json"));
+  EXPECT_THAT(larger, HasSubstr(folder / "config.json: vocab_size is 64"));
+
+  folder.set("vocab_size", 2000);
+  folder.set("eos_token_id", Json::array().push(7).push(1999));
+  EXPECT_THAT(refusal(), HasSubstr(folder / "config.json: eos_token_id is 1999"));
+  folder.set("eos_token_id", 7);
+  folder.write("generation_config.json", R"({"eos_token_id":[7,1998]})");
+  EXPECT_THAT(refusal(), HasSubstr(folder / "generation_config.json: eos_token_id is 1998"));
+  folder.write("generation_config.json", R"({"eos_token_id":[7,1]})");
+  EXPECT_EQ(open_tokenizer(folder.path())->end_of_document(), 7);
+}
+
+// GenerationConfig of transformers: do_sample is false and top_k is 50 where a file has none.
+TEST(ModelDirectory, AFolderSamplesOnlyWhereItSaysSo) {
+  const HfFolder folder("hf_gpt2");
+  const auto read = [&](const char* text) {
+    folder.write("generation_config.json", text);
+    return open_model(folder.path()).generation;
+  };
+  EXPECT_EQ(read("{}").do_sample, false);
+  EXPECT_EQ(read(R"({"temperature":0.7,"top_k":5})").do_sample, false);
+  EXPECT_EQ(read(R"({"do_sample":true})").top_k, 50);
+  EXPECT_EQ(read(R"({"do_sample":true,"top_k":0})").top_k, 0);
+  folder.remove("generation_config.json");
+  EXPECT_EQ(open_model(folder.path()).generation.do_sample, false);
+
+  // What is made of it goes on so; a run from a preset samples, and so does its folder.
+  const ScratchDirectory scratch;
+  const ModelDirectory source = open_model(folder.path());
+  write_run(scratch / "of-folder", source, record_of(source, "folder"));
+  EXPECT_EQ(open_model(scratch / "of-folder").generation.do_sample, false);
+  make_run(scratch / "run");
+  EXPECT_EQ(open_model(scratch / "run").generation.do_sample, std::nullopt);
+  write_hf_folder(scratch / "of-run", open_model(scratch / "run"), {});
+  EXPECT_EQ(open_model(scratch / "of-run").generation.do_sample, true);
+  EXPECT_EQ(open_model(scratch / "of-run").generation.top_k, 0);
 }
 
 TEST(OpenTokenizer, ARunFromAPresetReadsBytesAndSoDoesTheFolderThatItBecomes) {
