@@ -1,6 +1,6 @@
 #pragma once
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <string>
@@ -8,11 +8,9 @@
 
 namespace faultline::cli {
 
-// Tells the user which keys of an adapter's configuration nobody here knows.
-inline void note_ignored(const std::vector<std::string>& keys) {
-  if (keys.empty()) return;
-  fmt::print(stderr, "note: adapter_config.json has keys that are not known here: {}\n",
-             fmt::join(keys, ", "));
+// Shows the user what was found out about an adapter.
+inline void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
 }
 
 }  // namespace faultline::cli

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "autograd/functional.h"
+#include "cli/adapter_note.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/whole_number.h"
@@ -230,6 +231,7 @@ class Planted {
 
 int check_model(const CheckOptions& options, Context& context) {
   const train::ModelDirectory source = train::open_model(options.directory, options.adapter);
+  print_notes(source.notes);
   nn::AttentionPolicy policy;
   std::shared_ptr<void> replaced;
   if (source.record) {

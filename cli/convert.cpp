@@ -53,7 +53,7 @@ int convert(const ConvertOptions& options) {
   if (to == "hf") {
     train::write_hf_folder(options.target, source, {options.shard_bytes, between});
   } else {
-    train::write_run(options.target, source, options.source, between);
+    train::write_run(options.target, source, train::record_of(source, options.source), between);
   }
   if (options.json != "-") {
     fmt::print("{}: {} of {} parameters, written to {} as {}\n", options.source,

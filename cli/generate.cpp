@@ -26,8 +26,9 @@ namespace {
 
 constexpr const char* kHelp =
     "Continues a text with the latest checkpoint of a run, or with a Hugging Face folder, whose "
-    "generation_config.json gives the defaults of the sampling flags. Stops after --tokens tokens "
-    "or where the model ends the document. The same seed gives the same text.\n"
+    "generation_config.json gives the defaults of the sampling flags: as in transformers, a folder "
+    "without do_sample takes the likeliest token unless --temperature is given. Stops after "
+    "--tokens tokens or where the model ends the document. The same seed gives the same text.\n"
     "Example: faultline generate run --prompt \"In the beginning \" --tokens 200 --seed 1\n"
     "Example: cat text | faultline generate run --prompt - --temperature 0.8 --top-p 0.95";
 
@@ -64,6 +65,15 @@ train::SamplingOptions sampling_of(const GenerateOptions& options, const Generat
   sampling.top_p = options.top_p.value_or(config.top_p.value_or(1));
   sampling.check();
   return sampling;
+}
+
+// Flags that say among which tokens to draw, where nothing is drawn.
+void note_likeliest(const GenerateOptions& options, const GenerationConfig& config) {
+  const bool likeliest = !options.temperature && config.do_sample == false;
+  if (!likeliest || !(options.top_k || options.top_p)) return;
+  fmt::print(stderr,
+             "note: the model takes the likeliest token (do_sample), so --top-k and --top-p change "
+             "nothing; add --temperature 1 to sample\n");
 }
 
 // Throws unless `text` is something that a model can read; `where` says where it came from.
@@ -292,7 +302,8 @@ int generate(GenerateOptions& options, const Settings& settings) {
   Context context({.threads = static_cast<int>(options.threads), .seed = options.seed});
   const ContextGuard guard(context);
   TextModel model = open_text_model(options.run, options.adapter);
-  note_ignored(model.source.ignored);
+  print_notes(model.source.notes);
+  note_likeliest(options, model.source.generation);
   std::shared_ptr<void> policy;
   if (model.source.record) policy = model.source.record->config.build().apply_attention_policy();
   run_watched(options, prompt, model, fault);
@@ -314,10 +325,12 @@ void add_generate(CLI::App& app, int& exit_code) {
   command->add_option("--seed", options->seed, "Of the random choices (default 1)")
       ->check(whole_number<uint64_t>());
   command->add_option("--temperature", options->temperature,
-                      "Below 1 safer, above 1 wilder, 0 always the likeliest (default 1)");
+                      "Below 1 safer, above 1 wilder, 0 always the likeliest (default 1 for a run, "
+                      "for a folder what it says, else 0)");
   command
       ->add_option("--top-k", options->top_k,
-                   "Only the K likeliest tokens; 0 is all of them (default)")
+                   "Only the K likeliest tokens; 0 is all of them (default for a run; a folder "
+                   "that samples and does not say takes 50)")
       ->check(whole_number<int64_t>());
   command->add_option("--top-p", options->top_p,
                       "Only the likeliest tokens that make up this share (default 1: all)");

@@ -15,7 +15,8 @@ namespace {
 
 constexpr const char* kHelp =
     "Writes an adapter into the weights of its base. DIR is the run that trained the adapter or, with "
-    "--adapter, the base: a run or a Hugging Face folder. OUT is of the same kind as DIR.\n"
+    "--adapter, the base: a run or a Hugging Face folder. OUT is of the same kind as DIR. Weights are "
+    "read, merged and written in f32.\n"
     "Example: faultline merge tuned --out merged\n"
     "Example: faultline merge run --adapter tuned/adapter --out merged";
 
@@ -38,15 +39,22 @@ Json json_of(const nn::Merge& merge) {
   return layers;
 }
 
+// In percent.
+double share(double part, double whole) { return whole == 0 ? 0 : 100 * part / whole; }
+
 void print_summary(const nn::Merge& merge, const std::string& out) {
   double elements = 0;
   double unchanged = 0;
   for (const nn::LayerMerge& layer : merge.layers) {
+    fmt::print("{:<40} {:6.2f} % unchanged, {:6.2f} % of the update survived\n",
+               peft_layer_name(layer.layer),
+               share(static_cast<double>(layer.unchanged), static_cast<double>(layer.elements)),
+               100 * layer.survived);
     elements += static_cast<double>(layer.elements);
     unchanged += static_cast<double>(layer.unchanged);
   }
   fmt::print("{}: {} layers merged; {:.2f} % of their weights were too coarse to change\n", out,
-             merge.layers.size(), elements == 0 ? 0 : 100 * unchanged / elements);
+             merge.layers.size(), share(unchanged, elements));
 }
 
 // The model alone, without the adapter that is merged into it.
@@ -62,7 +70,7 @@ int merge(const MergeOptions& options) {
   Context context({.seed = 1});
   const ContextGuard guard(context);
   train::ModelDirectory source = train::open_model(options.run, options.adapter);
-  note_ignored(source.ignored);
+  print_notes(source.notes);
   require(
       !options.adapter.empty() || (source.record && !source.record->config.build().lora.empty()),
       "merge: '{}' trained no adapter; name one with --adapter DIR", options.run);
@@ -72,8 +80,7 @@ int merge(const MergeOptions& options) {
   const auto between = [&] { interrupt.check(); };
   if (source.record) {
     source.record->config.set("lora", "", "merge");
-    train::create_model_run(options.out, *source.record, source.step, *source.model,
-                            source.tokenizer_files, between);
+    train::write_run(options.out, source, *source.record, between);
   } else {
     train::write_hf_folder(options.out, source, {.between = between});
   }

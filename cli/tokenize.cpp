@@ -1,18 +1,21 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
-#include <algorithm>
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "data/bpe_tokenizer.h"
 #include "io/mapped_file.h"
+#include "train/open_tokenizer.h"
 
 namespace faultline::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "Turns a text into ids with a tokenizer.json, and back to see that nothing was lost.\n"
+    "Turns a text into ids with a tokenizer.json or the tokenizer of a run, and back to see that "
+    "nothing was lost.\n"
     "Example: faultline tokenize folder text.txt\n"
     "Example: faultline tokenize folder text.txt --json ids.json";
 
@@ -39,8 +42,17 @@ void print(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
   if (ids.size() > kShown) fmt::print("... {} more; --json writes all\n", ids.size() - kShown);
 }
 
+// A folder's tokenizer is opened alone: its model may be one that is not known here.
+std::unique_ptr<Tokenizer> open(const std::string& path) {
+  std::error_code none;
+  const bool is_run = std::filesystem::is_directory(path + "/checkpoints", none);
+  if (is_run) return train::open_tokenizer(path);
+  return std::make_unique<BpeTokenizer>(BpeTokenizer::load(path));
+}
+
 int tokenize(const TokenizeOptions& options) {
-  const BpeTokenizer tokenizer = BpeTokenizer::load(options.tokenizer);
+  const std::unique_ptr<Tokenizer> opened = open(options.tokenizer);
+  const Tokenizer& tokenizer = *opened;
   const MappedFile file = map_file(options.text);
   const std::string_view text = file.text();
   const std::vector<int32_t> ids = tokenizer.encode(text);
@@ -64,7 +76,8 @@ void add_tokenize(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<TokenizeOptions>();
   command
       ->add_option("TOKENIZER", options->tokenizer,
-                   "A tokenizer.json, or a folder with one, or with vocab.json and merges.txt")
+                   "A run, a tokenizer.json, or a folder with one or with vocab.json and "
+                   "merges.txt")
       ->required();
   command->add_option("TEXT", options->text, "A file")->required();
   command->add_option("--json", options->json,

@@ -6,6 +6,7 @@
 #include "autograd/functional.h"
 #include "core/error.h"
 #include "io/file_bytes.h"
+#include "io/finite.h"
 
 namespace faultline {
 namespace {
@@ -129,6 +130,7 @@ class Collector {
     check_number(key, found->second);
     require(tensor.shape() == name.shape, "{}: tensor {} is {}, config.json makes it {}", file,
             json_quoted(key), to_string(tensor.shape()), to_string(name.shape));
+    require_finite(tensor, file, key);
     taken_.insert(key);
     dtypes_.insert(tensor.dtype());
     state_.tensors[name.own] =

@@ -40,9 +40,9 @@ using HfTensors = std::map<std::string, HfTensor>;
 // The tensors as the model of that configuration takes them: our names and layout, the files' F32,
 // F16 or BF16, views of the files' memory. `source` is the folder, for errors. Throws
 // InvalidArgument that names file, tensor, what was expected and what was found, when one is
-// missing, of another shape, no such number, or beyond the model; when a head contradicts
-// tie_word_embeddings; when no tensor has the dtype that the configuration claims. Buffers that old
-// versions stored (causal masks, rotary frequencies) are left out.
+// missing, of another shape, no such number, not finite, or beyond the model; when a head
+// contradicts tie_word_embeddings; when no tensor has the dtype that the configuration claims.
+// Buffers that old versions stored (causal masks, rotary frequencies) are left out.
 State model_state(const HfConfig& config, const HfTensors& tensors, const std::string& source);
 
 // A model's state by the names and in the layout of the files; views.

@@ -9,6 +9,9 @@
 #include "autograd/functional.h"
 #include "core/error.h"
 #include "io/atomic_file.h"
+#include "io/checksum.h"
+#include "io/file_bytes.h"
+#include "io/finite.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 
@@ -19,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kModel = "base_model.model.";
 constexpr const char* kFactors[] = {"lora_A", "lora_B"};
+constexpr const char* kBaseChecksum = "base_xxh64";
 
 std::string tensor_name(const std::string& layer, const char* factor) {
   return fmt::format("{}{}.{}.weight", kModel, layer, factor);
@@ -44,14 +48,15 @@ std::string tensors_path(const std::string& directory) {
   return path;
 }
 
-std::map<std::string, Tensor> read_tensors(const std::string& path) {
+std::map<std::string, Tensor> factors_of(const Safetensors& file, const std::string& path) {
   std::map<std::string, Tensor> tensors;
-  for (const auto& [name, tensor] : read_safetensors(path).tensors) {
+  for (const auto& [name, tensor] : file.tensors) {
     require(name.find(".lora_embedding_") == std::string::npos,
             "{}: {} adapts an embedding; only linear layers are known here", path, name);
     require(is_floating(tensor.dtype()), "{}: {} is {}, expected floats", path, name, tensor);
     require(tensors.emplace(without_adapter_name(name), tensor).second,
             "{}: {} is there for two adapters; save them one by one", path, name);
+    require_finite(tensor, path, name);
   }
   return tensors;
 }
@@ -72,6 +77,37 @@ void drop_unknown_targets(nn::Module& model, nn::LoraConfig& config) {
   });
 }
 
+// The layers that the configuration chooses in this model. What is wrong with an expression is told
+// with the key that holds it.
+std::vector<nn::LoraLayer> chosen_layers(nn::Module& model, const nn::LoraConfig& config,
+                                         const std::string& directory) {
+  const auto choose = [&](const nn::LoraConfig& by, const char* key) {
+    try {
+      return nn::lora_layers(model, by, peft_layer_name);
+    } catch (const InvalidArgument& error) {
+      fail("{}/adapter_config.json: {}: {}", directory, key, error.what());
+    }
+  };
+  nn::LoraConfig targets = config;
+  targets.rank_pattern.clear();
+  targets.alpha_pattern.clear();
+  choose(targets, "target_modules");
+  targets.rank_pattern = config.rank_pattern;
+  choose(targets, "rank_pattern");
+  return choose(config, "alpha_pattern");
+}
+
+// Refuses an adapter that was trained over other weights than the model's.
+void check_base(nn::Module& model, const PeftBase& base, const std::string& path) {
+  if (base.checksum.empty()) return;
+  const std::string own = base_checksum(model);
+  const std::string where = base.name.empty() ? "" : fmt::format(" ('{}')", base.name);
+  require(base.checksum == own,
+          "{}: the adapter was trained over other weights{}: their checksum is {}, that of this "
+          "model is {}; give it the base that it was trained over",
+          path, where, base.checksum, own);
+}
+
 // The layers of this model that the adapter has, each with tensors of its shape.
 std::vector<nn::LoraLayer> fitting_layers(nn::Module& model, const nn::LoraConfig& config,
                                           const std::string& directory, const std::string& path,
@@ -80,7 +116,7 @@ std::vector<nn::LoraLayer> fitting_layers(nn::Module& model, const nn::LoraConfi
           "{}/adapter_config.json: target_modules names no layer of this model; the adapter is for "
           "another base",
           directory);
-  const auto layers = nn::lora_layers(model, config, peft_layer_name);
+  auto layers = chosen_layers(model, config, directory);
   std::set<std::string> used;
   for (const nn::LoraLayer& item : layers) {
     const Shape& weight = item.layer->weight().value().shape();
@@ -108,13 +144,26 @@ std::vector<nn::LoraLayer> fitting_layers(nn::Module& model, const nn::LoraConfi
 
 }  // namespace
 
+std::string base_checksum(nn::Module& model) {
+  std::string all;
+  for (const auto& [name, tensor] : nn::base_state(model).tensors) {
+    all += fmt::format("{} {}\n", name, hex(xxh64(FileBytes(tensor).bytes())));
+  }
+  return hex(xxh64(all));
+}
+
 PeftConfig load_peft(nn::Module& model, const std::string& adapter, const std::string& directory,
                      const nn::DropoutKey& key) {
   PeftConfig config = read_peft_config(directory);
   const std::string path = tensors_path(directory);
-  const auto tensors = read_tensors(path);
+  const Safetensors file = read_safetensors(path);
+  const auto tensors = factors_of(file, path);
   drop_unknown_targets(model, config.lora);
   const auto layers = fitting_layers(model, config.lora, directory, path, tensors);
+  if (const auto found = file.metadata.find(kBaseChecksum); found != file.metadata.end()) {
+    config.base.checksum = found->second;
+  }
+  check_base(model, config.base, path);
   nn::add_lora(model, adapter, config.lora, key, 0, peft_layer_name);
   const NoGrad off;
   for (const nn::LoraLayer& item : layers) {
@@ -156,7 +205,7 @@ Json number(double value) {
   return whole ? Json(static_cast<int64_t>(value)) : Json(value);
 }
 
-Json config_of(const nn::LoraConfig& config, const std::string& base,
+Json config_of(const nn::LoraConfig& config, const std::string& base_name,
                const std::vector<std::string>& layers) {
   Json ranks = Json::object();
   for (const auto& [pattern, rank] : config.rank_pattern) ranks.set(pattern, rank);
@@ -166,7 +215,7 @@ Json config_of(const nn::LoraConfig& config, const std::string& base,
   const bool fan_in_fan_out = layers.front().starts_with("transformer.h.");
   return Json::object()
       .set("alpha_pattern", alphas)
-      .set("base_model_name_or_path", base.empty() ? Json() : Json(base))
+      .set("base_model_name_or_path", base_name.empty() ? Json() : Json(base_name))
       .set("bias", "none")
       .set("fan_in_fan_out", fan_in_fan_out)
       .set("inference_mode", true)
@@ -186,7 +235,7 @@ Json config_of(const nn::LoraConfig& config, const std::string& base,
 }  // namespace
 
 void save_peft(nn::Module& model, const std::string& adapter, const nn::LoraConfig& config,
-               const std::string& base, const std::string& directory) {
+               const PeftBase& base, const std::string& directory) {
   std::map<std::string, Tensor> tensors;
   std::vector<std::string> layers;
   for (const auto& [layer, own] : nn::adapters_of(model, adapter)) {
@@ -198,9 +247,11 @@ void save_peft(nn::Module& model, const std::string& adapter, const nn::LoraConf
   }
   AtomicDirectory written(directory);
   const std::string& place = written.temporary_path();
-  write_safetensors(place + "/adapter_model.safetensors", tensors);
+  std::map<std::string, std::string> metadata;
+  if (!base.checksum.empty()) metadata[kBaseChecksum] = base.checksum;
+  write_safetensors(place + "/adapter_model.safetensors", tensors, metadata);
   write_file_atomically(place + "/adapter_config.json",
-                        config_of(config, base, layers).to_indented_text());
+                        config_of(config, base.name, layers).to_indented_text());
   written.commit();
 }
 

@@ -19,9 +19,19 @@ namespace faultline {
 // itself for a model of another kind.
 std::string peft_layer_name(const std::string& path);
 
+// XXH64 of the names and bits of the model's weights without its adapters, as sixteen digits: that
+// of the base for which an adapter was trained. It does not depend on the file that held them.
+std::string base_checksum(nn::Module& model);
+
+// For which base an adapter is.
+struct PeftBase {
+  std::string name;      // base_model_name_or_path, "" for none
+  std::string checksum;  // base_checksum of it, "" where it is not known
+};
+
 struct PeftConfig {
   nn::LoraConfig lora;
-  std::string base;                  // base_model_name_or_path, "" for none
+  PeftBase base;  // its checksum is that of the file, and of the model's once it is loaded
   std::vector<std::string> unknown;  // keys with a value that nobody here knows; they are ignored
 };
 
@@ -33,14 +43,16 @@ PeftConfig read_peft_config(const std::string& directory);
 
 // Adds the adapter in `directory` to the model under the name `adapter`: active, frozen, in f32;
 // the rest of the model is frozen too. All of it or nothing: throws InvalidArgument that names the
-// file and the tensor when one is missing, unknown or misshapen, as those of another base are; and
-// for a directory that has a pickle (adapter_model.bin) only, which is never opened.
+// file and the tensor when one is missing, unknown, misshapen or not finite, as those of another
+// base are; when the file has a checksum of its base and this model's weights are others; and for a
+// directory that has a pickle (adapter_model.bin) only, which is never opened.
 PeftConfig load_peft(nn::Module& model, const std::string& adapter, const std::string& directory,
                      const nn::DropoutKey& key);
 
 // Writes the model's adapter `adapter`, which was made with `config`, to `directory`, in place of
-// what is there. `base` names the base model, "" for none.
+// what is there. The base's name goes into adapter_config.json, its checksum into the metadata of
+// the tensors, which PEFT passes over.
 void save_peft(nn::Module& model, const std::string& adapter, const nn::LoraConfig& config,
-               const std::string& base, const std::string& directory);
+               const PeftBase& base, const std::string& directory);
 
 }  // namespace faultline

@@ -99,7 +99,7 @@ class Reader {
     read_lora(config.lora);
     if (const Json* base = json_.find("base_model_name_or_path");
         base != nullptr && base->is(Json::Kind::text)) {
-      config.base = base->text();
+      config.base.name = base->text();
     }
     return config;
   }
@@ -134,7 +134,8 @@ class Reader {
     const bool by_root =
         value("use_rslora", false, [](const Json& json) { return json.boolean(); });
     lora.scaling = by_root ? nn::LoraScaling::by_root_of_rank : nn::LoraScaling::by_rank;
-    require(json_.find("target_modules") != nullptr,
+    const Json* listed = json_.find("target_modules");
+    require(listed != nullptr && !listed->is(Json::Kind::null),
             "{}: there is no 'target_modules'; name the layers that have an adapter", path_);
     lora.targets = value("target_modules", nn::LoraTargets{}, targets);
     lora.rank_pattern = patterns<int64_t>("rank_pattern", rank);

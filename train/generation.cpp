@@ -221,8 +221,8 @@ class Generator {
   int32_t choice(const std::vector<float>& logits, size_t b, int64_t step) const {
     for (const float logit : logits) {
       require(std::isfinite(logit),
-              "generation: the logits of row {} hold {} at step {}; the model diverged before this "
-              "checkpoint, use an earlier one",
+              "generation: the logits of row {} hold {} at step {}: a weight is not finite, or so "
+              "large that a product overflowed; use weights from before the training diverged",
               b, logit, step);
     }
     return choose(logits, requests_[b].sampling, step);

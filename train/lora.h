@@ -32,21 +32,32 @@ void add_run_adapter(nn::LanguageModel& model, const Config& config);
 State trained_state(nn::LanguageModel& model, const Config& config);
 void load_trained(nn::LanguageModel& model, const Config& config, const State& state);
 
+// Puts the PEFT adapter in the directory `adapter` over `model`, which has the weights of the run
+// or folder in `directory`; `names` are what else that goes by. Returns sentences for the user:
+// keys that are not known here, and a name of another base where no checksum says that it is this
+// one. Throws as load_peft does.
+std::vector<std::string> load_adapter(nn::LanguageModel& model, const std::string& adapter,
+                                      const std::string& directory,
+                                      const std::vector<std::string>& names = {});
+
 // The weights of the run in `directory`, to train an adapter over. Throws InvalidArgument when it
-// has no checkpoint, or trains an adapter itself.
+// has no checkpoint, trains an adapter itself, or has a weight that is not finite.
 State read_base(const std::string& directory);
 
-// base.safetensors and adapter/ of a run directory; nothing for a run without an adapter.
-void save_base(const std::string& directory, Trainer& trainer);
+// base.safetensors and adapter/ of a run directory; nothing for a run without an adapter. `model`
+// is what the run's record calls its model: where it is the path of a folder or a run, the adapter
+// names that as its base.
+void save_base(const std::string& directory, Trainer& trainer, const std::string& model);
 void save_adapter(const std::string& directory, Trainer& trainer);
 void load_saved_base(const std::string& directory, nn::LanguageModel& model);
 
 // Fills `model`, which `config` describes and which has no adapter yet, with the latest checkpoint
 // of the run in `directory`: for a run that trains an adapter the base, with it. With `adapter`, a
-// PEFT directory, that one comes in its place, or over the run's weights.
+// PEFT directory, that one comes in its place, or over the run's weights. Throws InvalidArgument
+// that names file and tensor when a weight is not finite.
 struct LoadedRun {
   int64_t step = 0;
-  std::vector<std::string> ignored;  // keys of the adapter's configuration that nobody here knows
+  std::vector<std::string> notes;  // sentences about the adapter, for the user
 };
 LoadedRun load_run(nn::LanguageModel& model, const Config& config, const std::string& directory,
                    const std::string& adapter = "");

@@ -7,7 +7,6 @@
 #include "io/checkpoint.h"
 #include "io/folder_file.h"
 #include "io/mapped_file.h"
-#include "io/peft.h"
 #include "train/lora.h"
 #include "train/model_origin.h"
 
@@ -51,7 +50,7 @@ ModelDirectory open_run(const std::string& directory, const std::string& adapter
   result.model = make_hf_model(result.config, config.seed);
   LoadedRun loaded = load_run(*result.model, config, directory, adapter);
   result.step = loaded.step;
-  result.ignored = std::move(loaded.ignored);
+  result.notes = std::move(loaded.notes);
   return result;
 }
 
@@ -60,11 +59,7 @@ ModelDirectory open_folder(const std::string& directory, const std::string& adap
   ModelDirectory result;
   result.config = std::move(loaded.config);
   result.model = std::move(loaded.model);
-  if (!adapter.empty()) {
-    const PeftConfig peft =
-        load_peft(*result.model, kRunAdapter, adapter, result.model->dropout_key());
-    result.ignored = peft.unknown;
-  }
+  if (!adapter.empty()) result.notes = load_adapter(*result.model, adapter, directory);
   return result;
 }
 
@@ -88,11 +83,23 @@ void check_is_run(const std::string& directory) {
   expect(object && json.find("format") != nullptr, "its config.json has none of their keys");
 }
 
+// The defaults of transformers, written out: what is made of the folder, such as a run, whose own
+// defaults are others, then goes on as the folder does.
+void fill_in_sampling(GenerationConfig& config) {
+  constexpr int64_t kTopK = 50;
+  if (!config.do_sample) config.do_sample = false;
+  if (*config.do_sample && !config.top_k) config.top_k = kTopK;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> kept_files(const ModelDirectory& folder) {
   std::map<std::string, std::string> files = folder.tokenizer_files;
-  files[kGeneration] = generation_config_json(folder.generation).to_indented_text();
+  // A run that began from a preset has no such file, and none is made up for it.
+  const bool has_defaults = !folder.record || !(folder.generation == GenerationConfig{});
+  if (has_defaults) {
+    files[kGeneration] = generation_config_json(folder.generation).to_indented_text();
+  }
   return files;
 }
 
@@ -109,6 +116,7 @@ ModelDirectory open_model(const std::string& directory, const std::string& adapt
   ModelDirectory result = folder ? open_folder(directory, adapter) : open_run(directory, adapter);
   result.model->set_training(false);
   result.generation = read_generation_config(directory, result.config.vocab_size());
+  if (folder) fill_in_sampling(result.generation);
   result.tokenizer_files = read_tokenizer_files(directory);
   if (result.tokenizer_files.contains(kTokenizer)) {
     result.bytes = is_byte_tokenizer(directory + "/" + kTokenizer);
@@ -127,6 +135,10 @@ void write_hf_folder(const std::string& target, const ModelDirectory& source,
     // So that transformers does not have to choose one; no weight depends on it.
     if (source.bytes) generation.tokens.padding = 0;
   }
+  if (source.record && !generation.do_sample) {
+    generation.do_sample = true;
+    if (!generation.top_k) generation.top_k = 0;
+  }
   std::map<std::string, std::string> files = source.tokenizer_files;
   if (files.empty() && source.bytes) {
     files[kTokenizer] = byte_tokenizer_json();
@@ -138,22 +150,26 @@ void write_hf_folder(const std::string& target, const ModelDirectory& source,
   made.commit_new();
 }
 
-void write_run(const std::string& target, const ModelDirectory& source, const std::string& name,
+RunRecord record_of(const ModelDirectory& folder, const std::string& name) {
+  RunRecord record = make_record(name, keys_of(folder.config, name), {});
+  HfConfig config = folder.config;
+  config.dtype = DType::f32;
+  record.architecture = hf_config_json(config);
+  return record;
+}
+
+void write_run(const std::string& target, const ModelDirectory& source, const RunRecord& record,
                const BetweenTensors& between) {
   check_free("write_run: the target", target);
   AtomicDirectory made(target);
   const std::string& place = made.temporary_path();
-  RunRecord record = make_record(name, keys_of(source.config, name), {});
-  HfConfig config = source.config;
-  config.dtype = DType::f32;
-  record.architecture = hf_config_json(config);
   write_record(place, record);
   for (const auto& [file, content] : kept_files(source)) {
     write_file_atomically(place + "/" + file, content);
   }
   State state;
   state.add("model", source.model->state());
-  save_checkpoint(place, 0, state, between);
+  save_checkpoint(place, source.step, state, between);
   made.commit_new();
 }
 

@@ -58,13 +58,6 @@ void check_free(const std::string& who, const std::string& target, const std::st
 void create_run(const std::string& directory, const RunRecord& record, Trainer& trainer,
                 const std::map<std::string, std::string>& files);
 
-// Makes `directory` with config.json, `files`, and the model as the checkpoint of `step`. It can be
-// generated from and trained over, not resumed: it has no optimizer. What `between` throws ends it,
-// see write_safetensors; nothing is left then.
-void create_model_run(const std::string& directory, const RunRecord& record, int64_t step,
-                      nn::LanguageModel& model, const std::map<std::string, std::string>& files,
-                      const BetweenTensors& between = {});
-
 // The run's metrics as they stood after `step`, as text.
 std::string metrics_until(const std::string& directory, int64_t step);
 

@@ -125,21 +125,8 @@ void create_run(const std::string& directory, const RunRecord& record, Trainer& 
   write_file_atomically(place + "/ranks.json", ranks_of(state, parameters).to_indented_text());
   for (const auto& [name, content] : files) write_file_atomically(place + "/" + name, content);
   save_checkpoint(place, trainer.steps_done(), state);
-  save_base(place, trainer);
+  save_base(place, trainer, record.model);
   save_adapter(place, trainer);
-  made.commit_new();
-}
-
-void create_model_run(const std::string& directory, const RunRecord& record, int64_t step,
-                      nn::LanguageModel& model, const std::map<std::string, std::string>& files,
-                      const BetweenTensors& between) {
-  AtomicDirectory made(directory);
-  const std::string& place = made.temporary_path();
-  State state;
-  state.add("model", model.state());
-  write_record(place, record);
-  for (const auto& [name, content] : files) write_file_atomically(place + "/" + name, content);
-  save_checkpoint(place, step, state, between);
   made.commit_new();
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -109,10 +110,10 @@ TEST(Peft, WhatIsWrittenIsReadAgainBitForBit) {
     const PeftConfig config = base.load(golden("peft/" + kind));
     const ScratchDirectory scratch;
     const std::string directory = scratch.path() + "/adapter";
-    save_peft(base.model, "own", config.lora, "some/base", directory);
+    save_peft(base.model, "own", config.lora, {"some/base", ""}, directory);
     Base again;
     const PeftConfig read = again.load(directory);
-    EXPECT_EQ(read.base, "some/base");
+    EXPECT_EQ(read.base.name, "some/base");
     EXPECT_TRUE(read.unknown.empty());
     const State expected = base.model.state();
     for (const auto& [name, tensor] : again.model.state().tensors) {
@@ -153,7 +154,7 @@ TEST(Peft, LlamaGoesByTheNamesThatItHasThere) {
   const nn::LoraConfig config{.rank = 2, .alpha = 4};
   nn::add_lora(model, "own", config, model.dropout_key(), 1, peft_layer_name);
   const ScratchDirectory scratch;
-  save_peft(model, "own", config, "", scratch / "adapter");
+  save_peft(model, "own", config, {}, scratch / "adapter");
   const auto tensors = read_safetensors(scratch / "adapter/adapter_model.safetensors").tensors;
   // q, k, v, o, gate, up and down; the head of an untied model has none.
   EXPECT_EQ(tensors.size(), 14u);
@@ -300,6 +301,57 @@ TEST(PeftRefuses, AnAdapterOfAnotherBase) {
     const Copy copy("list");
     copy.set("r", int64_t{1} << 60);
     EXPECT_TRUE(copy.refuses({"adapter_model.safetensors", "lora_A.weight"}));
+  }
+}
+
+// The weights decide, not the file that they came from or the adapters over them.
+TEST(PeftRefuses, AnAdapterOfOtherWeightsOfTheSameShapes) {
+  const ScratchDirectory scratch;
+  Base base;
+  const std::string checksum = base_checksum(base.model);
+  const PeftConfig config = base.load(golden("peft/list"));
+  EXPECT_EQ(base_checksum(base.model), checksum);
+  save_peft(base.model, "own", config.lora, {"the/base", checksum}, scratch / "adapter");
+  Base same;
+  EXPECT_EQ(same.load(scratch / "adapter").base.checksum, checksum);
+  Base other;
+  State state = other.model.state();
+  std::vector<float> values = state.tensor("ln_f.bias").to_vector<float>();
+  values[3] = std::nextafter(values[3], 10.0F);  // one bit of one weight
+  state.tensors["ln_f.bias"] = tensor(values, {32});
+  other.model.load(state);
+  const auto error = error_of<InvalidArgument>([&] { other.load(scratch / "adapter"); });
+  for (const std::string& part :
+       {scratch / "adapter/adapter_model.safetensors", std::string("other weights ('the/base')"),
+        checksum, base_checksum(other.model)}) {
+    EXPECT_NE(error.find(part), std::string::npos) << part << ": " << error;
+  }
+  EXPECT_TRUE(nn::adapters_of(other.model, "own").empty());
+}
+
+TEST(PeftRefuses, AFactorThatIsNotFinite) {
+  const Copy copy("list");
+  const std::string name = "base_model.model.transformer.h.1.attn.c_attn.lora_A.weight";
+  copy.change_tensors([&](auto& tensors) {
+    std::vector<float> values = tensors.at(name).template to_vector<float>();
+    values[5] = std::numeric_limits<float>::infinity();
+    tensors[name] = tensor(values, tensors.at(name).shape());
+  });
+  EXPECT_TRUE(copy.refuses({"adapter_model.safetensors", name, "infinity (element 5 of"}));
+}
+
+TEST(PeftRefuses, TargetsThatChooseNothingByFileAndKey) {
+  const std::vector<std::pair<std::string, Json>> wrong = {
+      {"target_modules", "no_such_layer"},
+      {"target_modules", "(((((x+)+)+)+)+)+!|(a*)*[0-9]{1,9}(?R"},
+      {"target_modules", Json()},
+      {"rank_pattern", Json::object().set("(c_attn", 4)},
+      {"alpha_pattern", Json::object().set("(c_attn", 4)}};
+  for (const auto& [key, value] : wrong) {
+    const Copy copy("list");
+    copy.set(key, value);
+    const std::string file = copy.directory + "/adapter_config.json";
+    EXPECT_TRUE(copy.refuses({file, key})) << key << " " << value.to_text();
   }
 }
 

@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
+#include <limits>
 
 #include "io/checkpoint.h"
 #include "io/peft.h"
+#include "io/safetensors.h"
 #include "nn/gpt2.h"
 #include "tests/io/scratch_directory.h"
 #include "tests/support/compare.h"
 #include "tests/train/text.h"
+#include "train/model_directory.h"
 #include "train/run.h"
 
 namespace faultline::train {
@@ -130,6 +134,66 @@ TEST(LoraRun, IsLoadedAsItsAdapterOverItsBaseEitherWay) {
   EXPECT_FALSE(test::same_bits(logits(scratch / "base", ""), own));
 }
 
+std::string base_name(const std::string& tuned) {
+  return read_peft_config(tuned + "/adapter").base.name;
+}
+
+TEST(LoraRun, AnAdapterNamesItsBaseAndIsRefusedOverAnother) {
+  const ScratchDirectory scratch;
+  make_base(scratch / "base");
+  tune(scratch / "base", scratch / "tuned", 2);
+  EXPECT_EQ(base_name(scratch / "tuned"), scratch / "base");
+  const std::string adapter = scratch / "tuned/adapter";
+  EXPECT_TRUE(open_model(scratch / "base", adapter).notes.empty());
+  // Longer training of the same shapes.
+  ConfigBuilder config = builder("");
+  Trainer trainer(config.build(), words());
+  create_run(scratch / "other", make_record("tiny", config, {}), trainer, {});
+  const auto error = error_of<InvalidArgument>([&] { open_model(scratch / "other", adapter); });
+  EXPECT_NE(error.find("other weights ('" + scratch / "base" + "')"), std::string::npos) << error;
+  EXPECT_NE(error.find(adapter + "/adapter_model.safetensors"), std::string::npos) << error;
+}
+
+// As PEFT writes adapters: with the name of a base and without a checksum.
+TEST(LoraRun, ANameOfAnotherBaseIsToldWhereNoChecksumDecides) {
+  const ScratchDirectory scratch;
+  make_base(scratch / "base");
+  tune(scratch / "base", scratch / "tuned", 1);
+  const std::string adapter = scratch / "tuned/adapter";
+  write_safetensors(adapter + "/adapter_model.safetensors",
+                    read_safetensors(adapter + "/adapter_model.safetensors").tensors);
+  const auto notes = [&](const Json& name) {
+    Json config = Json::parse(content_of(adapter + "/adapter_config.json"), "json");
+    config.set("base_model_name_or_path", name);
+    scratch.write("tuned/adapter/adapter_config.json", config.to_text());
+    return open_model(scratch / "base", adapter).notes;
+  };
+  for (const Json& name : {Json(), Json(scratch / "base"), Json("somebody/base"), Json("tiny")}) {
+    EXPECT_TRUE(notes(name).empty()) << name.to_text();
+  }
+  const std::vector<std::string> told = notes("somebody/else");
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].find("base_model_name_or_path is 'somebody/else'"), std::string::npos);
+}
+
+TEST(LoraRun, WeightsThatAreNotFiniteAreRefusedByFileAndTensor) {
+  const ScratchDirectory scratch;
+  make_base(scratch / "base");
+  ModelDirectory base = open_model(scratch / "base");
+  State state = base.model->state();
+  state.tensors["ln_f.bias"] =
+      tensor(std::vector<float>(16, std::numeric_limits<float>::quiet_NaN()), {16});
+  base.model->load(state);
+  write_run(scratch / "broken", base, *base.record);
+  for (const auto& use : {std::function<void()>([&] { open_model(scratch / "broken"); }),
+                          std::function<void()>([&] { read_base(scratch / "broken"); })}) {
+    const auto error = error_of<InvalidArgument>(use);
+    EXPECT_NE(error.find("state.safetensors: tensor \"model.ln_f.bias\" holds NaN"),
+              std::string::npos)
+        << error;
+  }
+}
+
 TEST(LoraRun, RefusesARunThatTrainsAnAdapterAsABase) {
   const ScratchDirectory scratch;
   make_base(scratch / "base");
@@ -141,10 +205,9 @@ TEST(LoraRun, RefusesARunThatTrainsAnAdapterAsABase) {
 TEST(LoraRun, RefusesToResumeAModelWithoutAnOptimizer) {
   const ScratchDirectory scratch;
   make_base(scratch / "base");
-  RunRecord record = read_record(scratch / "base");
-  const auto model = nn::make_model(record.config.build().model(), 1);
-  create_model_run(scratch / "merged", record, 5, *model, {});
-  Trainer trainer(record.config.build(), words());
+  const ModelDirectory base = open_model(scratch / "base");
+  write_run(scratch / "merged", base, *base.record);
+  Trainer trainer(base.record->config.build(), words());
   const auto error = error_of<InvalidArgument>([&] { load_latest(scratch / "merged", trainer); });
   EXPECT_NE(error.find("optimizer"), std::string::npos) << error;
   EXPECT_NO_THROW(read_base(scratch / "merged"));

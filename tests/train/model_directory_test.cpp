@@ -41,7 +41,7 @@ TEST(ModelDirectory, ARunThatBecomesAFolderAndARunAgainKeepsEveryBit) {
   const ModelDirectory first = open_model(scratch / "run");
   write_hf_folder(scratch / "folder", first, {});
   const ModelDirectory second = open_model(scratch / "folder");
-  write_run(scratch / "again", second, scratch / "folder");
+  write_run(scratch / "again", second, record_of(second, scratch / "folder"));
   const ModelDirectory third = open_model(scratch / "again");
   expect_same(*second.model, *first.model);
   expect_same(*third.model, *first.model);
@@ -64,7 +64,7 @@ TEST(ModelDirectory, AFolderOfTransformersBecomesARunAndAFolderAgain) {
     const ScratchDirectory scratch;
     const ModelDirectory first = open_model(folder.path());
     EXPECT_FALSE(first.bytes);  // it has no tokenizer
-    write_run(scratch / "run", first, folder.path());
+    write_run(scratch / "run", first, record_of(first, folder.path()));
     const ModelDirectory second = open_model(scratch / "run");
     expect_same(*second.model, *first.model);
     EXPECT_FALSE(second.bytes);
@@ -73,6 +73,38 @@ TEST(ModelDirectory, AFolderOfTransformersBecomesARunAndAFolderAgain) {
     EXPECT_FALSE(fs::exists(scratch / "folder/tokenizer.json"));
     EXPECT_EQ(hf_config_json(open_model(scratch / "folder").config), hf_config_json(first.config));
   }
+}
+
+// As merge writes one: the record is that of the run whose adapter went into the weights.
+TEST(ModelDirectory, ARunOfARunsWeightsKeepsItsStepItsEndsAndHowItSamples) {
+  const HfFolder folder("hf_gpt2");
+  folder.write("generation_config.json",
+               R"({"eos_token_id":[5,9],"do_sample":false,"top_k":7,"temperature":0.5})");
+  const ScratchDirectory scratch;
+  const ModelDirectory first = open_model(folder.path());
+  ModelDirectory source;
+  {
+    write_run(scratch / "run", first, record_of(first, folder.path()));
+    source = open_model(scratch / "run");
+    source.step = 3;
+    write_run(scratch / "merged", source, *source.record);
+  }
+  const ModelDirectory merged = open_model(scratch / "merged");
+  EXPECT_EQ(merged.step, 3);
+  EXPECT_EQ(merged.generation, source.generation);
+  EXPECT_EQ(merged.generation.tokens.ends, (std::vector<int64_t>{5, 9}));
+  EXPECT_EQ(merged.generation.do_sample, false);
+  EXPECT_EQ(merged.generation.top_k, 7);
+  expect_same(*merged.model, *first.model);
+}
+
+TEST(ModelDirectory, ARunOfAPresetsWeightsHasNoDefaultsOfSampling) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "run");
+  const ModelDirectory source = open_model(scratch / "run");
+  write_run(scratch / "merged", source, *source.record);
+  EXPECT_FALSE(fs::exists(scratch / "merged/generation_config.json"));
+  expect_same(*open_model(scratch / "merged").model, *source.model);
 }
 
 TEST(ModelDirectory, WhatCannotBeWrittenLeavesNothing) {
@@ -86,7 +118,7 @@ TEST(ModelDirectory, WhatCannotBeWrittenLeavesNothing) {
   {
     const FullDisk full(4096);
     EXPECT_THROW(write_hf_folder(scratch / "folder", source, {}), IoError);
-    EXPECT_THROW(write_run(scratch / "run", source, "x"), IoError);
+    EXPECT_THROW(write_run(scratch / "run", source, record_of(source, "x")), IoError);
   }
   EXPECT_EQ(scratch.names(), (std::vector<std::string>{"taken", "taken/file"}));
 }
@@ -146,7 +178,8 @@ TEST(ModelDirectory, ARunMadeOfWeightsCannotBeResumed) {
   const ScratchDirectory scratch;
   make_run(scratch / "run");
   write_hf_folder(scratch / "folder", open_model(scratch / "run"), {});
-  write_run(scratch / "weights", open_model(scratch / "folder"), "folder");
+  const ModelDirectory folder = open_model(scratch / "folder");
+  write_run(scratch / "weights", folder, record_of(folder, "folder"));
   Trainer trainer(read_record(scratch / "weights").config.build(), words());
   EXPECT_THAT(error_of<InvalidArgument>([&] { load_latest(scratch / "weights", trainer); }),
               HasSubstr("without an optimizer"));
@@ -213,10 +246,58 @@ TEST(OpenTokenizer, AFolderHasItsOwnAndEndsDocumentsAsItsConfigurationSays) {
   const std::string golden = std::string(std::getenv("FAULTLINE_SOURCE_DIR")) + "/tests/golden/";
   fs::copy_file(golden + "tokenizer_gpt2.json", folder / "tokenizer.json");
   folder.set("eos_token_id", 7);
+  folder.set("vocab_size", 2000);
   const auto tokenizer = open_tokenizer(folder.path());
   EXPECT_EQ(tokenizer->end_of_document(), 7);
   EXPECT_GT(tokenizer->vocab_size(), 256);
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("In the beginning")), "In the beginning");
+}
+
+TEST(OpenTokenizer, ATokenizerThatDoesNotFitTheModelIsRefusedByFileAndKey) {
+  const HfFolder folder("hf_gpt2");
+  const std::string golden = std::string(std::getenv("FAULTLINE_SOURCE_DIR")) + "/tests/golden/";
+  fs::copy_file(golden + "tokenizer_gpt2.json", folder / "tokenizer.json");
+  const auto refusal = [&] {
+    return error_of<InvalidArgument>([&] { open_tokenizer(folder.path()); });
+  };
+  const std::string larger = refusal();  // than the 64 ids of the model
+  EXPECT_THAT(larger, HasSubstr(folder / "tokenizer.json"));
+  EXPECT_THAT(larger, HasSubstr(folder / "config.json: vocab_size is 64"));
+
+  folder.set("vocab_size", 2000);
+  folder.set("eos_token_id", Json::array().push(7).push(1999));
+  EXPECT_THAT(refusal(), HasSubstr(folder / "config.json: eos_token_id is 1999"));
+  folder.set("eos_token_id", 7);
+  folder.write("generation_config.json", R"({"eos_token_id":[7,1998]})");
+  EXPECT_THAT(refusal(), HasSubstr(folder / "generation_config.json: eos_token_id is 1998"));
+  folder.write("generation_config.json", R"({"eos_token_id":[7,1]})");
+  EXPECT_EQ(open_tokenizer(folder.path())->end_of_document(), 7);
+}
+
+// GenerationConfig of transformers: do_sample is false and top_k is 50 where a file has none.
+TEST(ModelDirectory, AFolderSamplesOnlyWhereItSaysSo) {
+  const HfFolder folder("hf_gpt2");
+  const auto read = [&](const char* text) {
+    folder.write("generation_config.json", text);
+    return open_model(folder.path()).generation;
+  };
+  EXPECT_EQ(read("{}").do_sample, false);
+  EXPECT_EQ(read(R"({"temperature":0.7,"top_k":5})").do_sample, false);
+  EXPECT_EQ(read(R"({"do_sample":true})").top_k, 50);
+  EXPECT_EQ(read(R"({"do_sample":true,"top_k":0})").top_k, 0);
+  folder.remove("generation_config.json");
+  EXPECT_EQ(open_model(folder.path()).generation.do_sample, false);
+
+  // What is made of it goes on so; a run from a preset samples, and so does its folder.
+  const ScratchDirectory scratch;
+  const ModelDirectory source = open_model(folder.path());
+  write_run(scratch / "of-folder", source, record_of(source, "folder"));
+  EXPECT_EQ(open_model(scratch / "of-folder").generation.do_sample, false);
+  make_run(scratch / "run");
+  EXPECT_EQ(open_model(scratch / "run").generation.do_sample, std::nullopt);
+  write_hf_folder(scratch / "of-run", open_model(scratch / "run"), {});
+  EXPECT_EQ(open_model(scratch / "of-run").generation.do_sample, true);
+  EXPECT_EQ(open_model(scratch / "of-run").generation.top_k, 0);
 }
 
 TEST(OpenTokenizer, ARunFromAPresetReadsBytesAndSoDoesTheFolderThatItBecomes) {
