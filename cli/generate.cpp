@@ -10,6 +10,7 @@
 #include "cli/adapter_note.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/one_of.h"
 #include "cli/terminal.h"
 #include "cli/text_model.h"
 #include "cli/whole_number.h"
@@ -32,6 +33,8 @@ constexpr const char* kHelp =
     "Example: cat text | faultline generate run --prompt - --temperature 0.8 --top-p 0.95";
 
 struct GenerateOptions {
+constexpr int64_t kMostPageSlots = 4096;
+
   std::string fault;
   std::string watch;
   std::string beside;
@@ -91,6 +94,18 @@ std::string prompt_of(const std::string& given) {
 }
 
 int64_t page_slots_of(const GenerateOptions& options) {
+// The values of --kv-pages.
+CLI::Validator pages_or_switch() {
+  return {[](const std::string& text) -> std::string {
+            const int64_t slots = faultline::whole_number<int64_t>(text).value_or(0);
+            if (text == "on" || text == "off" || (slots >= 1 && slots <= kMostPageSlots)) return "";
+            return fmt::format(
+                "'{}' is none of on, off, and a page's number of tokens from 1 to {}", text,
+                kMostPageSlots);
+          },
+          ""};
+}
+
   if (options.kv_pages == "off") return 0;
   return options.kv_pages == "on" ? 16
                                   : faultline::whole_number<int64_t>(options.kv_pages).value_or(0);
@@ -331,13 +346,13 @@ void add_generate(CLI::App& app, int& exit_code) {
           ->add_option("--kv-cache", options->kv_cache,
                        "How keys and values are kept between tokens: f32 (default), f16, bf16, or "
                        "off")
-          ->check(CLI::IsMember({"f32", "f16", "bf16", "off"}));
+          ->check(one_of({"f32", "f16", "bf16", "off"}));
   const CLI::Option* pages =
       command
           ->add_option("--kv-pages", options->kv_pages,
                        "Keep them in pages: on (of 16 tokens), the tokens of a page, or off "
                        "(default)")
-          ->check(CLI::IsMember({"on", "off"}) | CLI::Range(1, 4096));
+          ->check(pages_or_switch());
   const CLI::Option* positions =
       command
           ->add_option("--context", options->context,
@@ -354,7 +369,7 @@ void add_generate(CLI::App& app, int& exit_code) {
       command
           ->add_option("--prompt-loss", options->prompt_loss,
                        "on: also the prompt's loss and the norm of its gradient")
-          ->check(CLI::IsMember({"on", "off"}));
+          ->check(one_of({"on", "off"}));
   command->add_option("--watch", options->watch,
                       "off (default), light, full (default with --fault) or deep: detectors watch, "
                       "and say what they found");

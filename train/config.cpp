@@ -64,7 +64,8 @@ const Key& find(const std::string& name) {
   for (const Key& key : kKeys) {
     if (name == key.name) return key;
   }
-  fail("config: there is no key '{}'; {}", name, suggestion(name, config_keys()));
+  fail("config: there is no key '{}'; {}", name,
+       suggestion(name, config_keys(), "faultline train tiny --print-config shows them all"));
 }
 
 // What each kind of key takes, for errors.
@@ -72,8 +73,8 @@ const char* expected(int64_t) { return "a whole number"; }
 const char* expected(uint64_t) { return "a whole number that is not negative"; }
 const char* expected(double) { return "a number"; }
 const char* expected(bool) { return "true or false"; }
-
 const char* expected(const Json&) { return "a JSON object"; }
+
 template <class T>
 T parse(const Key& key, const std::string& text) {
   T value{};
@@ -81,11 +82,11 @@ T parse(const Key& key, const std::string& text) {
     return text;
   } else if constexpr (std::same_as<T, bool>) {
     if (text == "true" || text == "false") return text == "true";
-  } else {
   } else if constexpr (std::same_as<T, Json>) {
     if (text.empty()) return value;
     Json given = Json::parse(text, fmt::format("config: {}", key.name));
     if (given.is(Json::Kind::object) || given.is(Json::Kind::null)) return given;
+  } else {
     const char* end = text.data() + text.size();
     const auto result = std::from_chars(text.data(), end, value);
     if (result.ec == std::errc{} && result.ptr == end) return value;
@@ -99,8 +100,8 @@ std::string text_of(int64_t value) { return std::to_string(value); }
 std::string text_of(uint64_t value) { return std::to_string(value); }
 std::string text_of(bool value) { return value ? "true" : "false"; }
 std::string text_of(const std::string& value) { return value; }
-std::string text_of(double value) {
 std::string text_of(const Json& value) { return value.is(Json::Kind::null) ? "" : value.to_text(); }
+std::string text_of(double value) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
@@ -219,8 +220,8 @@ void check_gpt2(const Config& config) {
   unset("head_size", config.head_size, defaults.head_size);
   unset("intermediate_size", config.intermediate_size, defaults.intermediate_size);
   unset("rope_theta", config.rope_theta, defaults.rope_theta);
-}
   unset("rope_scaling", text_of(config.rope_scaling), text_of(defaults.rope_scaling));
+}
 
 nn::Gpt2Config gpt2_of(const Config& config) {
   nn::Gpt2Config model;
@@ -242,7 +243,6 @@ int64_t usual_intermediate_size(int64_t hidden_size) {
   return (8 * width / 3 + 15) / 16 * 16;
 }
 
-nn::LlamaConfig llama_of(const Config& config) {
 nn::RopeConfig rope_of(const Config& config) {
   nn::RopeConfig rope;
   if (!config.rope_scaling.is(Json::Kind::null)) {
@@ -254,6 +254,7 @@ nn::RopeConfig rope_of(const Config& config) {
   return rope;
 }
 
+nn::LlamaConfig llama_of(const Config& config) {
   nn::LlamaConfig model;
   model.vocab_size = config.vocab_size;
   model.seq_len = config.seq_len;
@@ -403,10 +404,10 @@ void ConfigBuilder::set_json(const std::string& key, const Json& value, const st
   const bool fits = with_member(known, [&]<class T>(T Config::*) {
     if constexpr (std::same_as<T, std::string>) return value.is(Json::Kind::text);
     if constexpr (std::same_as<T, bool>) return value.is(Json::Kind::boolean);
-    if constexpr (std::same_as<T, double>) {
     if constexpr (std::same_as<T, Json>) {
       return value.is(Json::Kind::object) || value.is(Json::Kind::null);
     }
+    if constexpr (std::same_as<T, double>) {
       return value.is(Json::Kind::real) || value.is(Json::Kind::integer);
     }
     return value.is(Json::Kind::integer);
@@ -478,7 +479,8 @@ std::string nearest(const std::string& text, const std::vector<std::string>& nam
   return best;
 }
 
-std::string suggestion(const std::string& text, const std::vector<std::string>& names) {
+std::string suggestion(const std::string& text, const std::vector<std::string>& names,
+                       const std::string& listing) {
   const std::string best = nearest(text, names);
   const size_t far = std::max<size_t>(2, std::max(text.size(), best.size()) / 3);
   const bool extends = !text.empty() && (best.starts_with(text) || text.starts_with(best));
@@ -486,7 +488,7 @@ std::string suggestion(const std::string& text, const std::vector<std::string>& 
     return fmt::format("did you mean '{}'?", best);
   }
   constexpr size_t kShown = 12;
-  if (names.size() > kShown) return fmt::format("the nearest name is '{}'", best);
+  if (names.size() > kShown && !listing.empty()) return listing;
   std::string list;
   for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
   return "expected one of: " + list;
