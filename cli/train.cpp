@@ -182,6 +182,9 @@ class TrainCommand {
     if (earlier_) {
       require_same(options_, *earlier_, *config_);
       faults_.check_resume(options_.resume, *config_);
+    require(!options_.lora || !options_.lora->empty(),
+            "train: --lora is empty; give it an adapter as r=8,alpha=16, or leave it out to train "
+            "the whole model");
     }
     own_documents_ = config_->value("documents");
     const std::vector<std::string> needs = faults_.apply_needs(*config_);
@@ -405,8 +408,9 @@ void add_train(CLI::App& app, int& exit_code) {
   command->add_option(
       "--lora", options->lora,
       "Key lora: freeze the model and train a low-rank adapter, r=8,alpha=16; also "
-      "targets=c_attn+c_proj (default all-linear), dropout=P, rslora=true, and last "
-      "regex=EXPRESSION in place of targets");
+      "targets=c_attn+c_proj (default all-linear), dropout=P, rslora=true, "
+      "rank_pattern=c_attn:4+PATTERN:R, alpha_pattern=PATTERN:A, and last regex=EXPRESSION in "
+      "place of targets");
   command->add_option("--watch", options->watch,
                       "off, light (default: counters, labels and losses), full (reads tensors), "
                       "deep (runs more)");

@@ -1,6 +1,6 @@
 #include "train/lora.h"
 
-#include <charconv>
+#include <algorithm>
 #include <filesystem>
 #include <vector>
 
@@ -8,78 +8,45 @@
 #include "io/checkpoint.h"
 #include "io/peft.h"
 #include "io/safetensors.h"
+#include "nn/name_pattern.h"
 #include "train/run.h"
 
 namespace faultline::train {
 namespace {
 
-const std::vector<std::string> kLoraKeys = {"r", "alpha", "targets", "dropout", "rslora", "regex"};
-
-template <class T>
-T number(const std::string& key, const std::string& text) {
-  T value{};
-  const char* end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, value);
-  require(result.ec == std::errc{} && result.ptr == end, "lora: {} takes a number, got '{}'", key,
-          text);
-  return value;
-}
-
-std::vector<std::string> parts(const std::string& text, char between) {
-  std::vector<std::string> result;
-  size_t begin = 0;
-  for (size_t end = 0; end != std::string::npos; begin = end + 1) {
-    end = text.find(between, begin);
-    result.push_back(text.substr(begin, end == std::string::npos ? end : end - begin));
+// A rank above a layer's smaller side trains more numbers than the layer itself has; a pattern that
+// matches nothing is a misspelt name.
+void check_run_adapter(nn::LanguageModel& model, const nn::LoraConfig& lora) {
+  std::vector<std::string> names;
+  for (const nn::LoraLayer& item : nn::lora_layers(model, lora, peft_layer_name)) {
+    const Shape& weight = item.layer->weight().value().shape();
+    const int64_t most = std::min(weight[0], weight[1]);
+    require(
+        item.shape.rank <= most,
+        "lora: rank {} (r or rank_pattern) is above {}, the smaller side of {} [{}, {}]; choose "
+        "at most that, for this layer alone with rank_pattern={}:{}",
+        item.shape.rank, most, item.name, weight[0], weight[1],
+        item.name.substr(item.name.rfind('.') + 1), most);
+    names.push_back(item.name);
   }
-  return result;
-}
-
-void set(nn::LoraConfig& config, const std::string& key, const std::string& value) {
-  using Kind = nn::LoraTargets::Kind;
-  if (key == "r") {
-    config.rank = number<int64_t>(key, value);
-  } else if (key == "alpha") {
-    config.alpha = number<double>(key, value);
-  } else if (key == "dropout") {
-    config.dropout = number<double>(key, value);
-  } else if (key == "rslora") {
-    require(value == "true" || value == "false", "lora: rslora takes true or false, got '{}'",
-            value);
-    config.scaling = value == "true" ? nn::LoraScaling::by_root_of_rank : nn::LoraScaling::by_rank;
-  } else if (key == "regex") {
-    config.targets = {Kind::expression, {value}};
-  } else if (key == "targets") {
-    config.targets = {Kind::suffixes, parts(value, '+')};
-    if (value == "all-linear") config.targets = {};
-  } else {
-    fail("lora: there is no key '{}'; {}", key, suggestion(key, kLoraKeys));
-  }
+  const auto check = [&](const char* key, const std::string& pattern) {
+    const nn::NamePattern end = nn::NamePattern::end(pattern);
+    require(std::any_of(names.begin(), names.end(),
+                        [&](const std::string& name) { return end.matches(name); }),
+            "lora: {} '{}' matches the end of no layer that gets an adapter; the first is {}", key,
+            pattern, names.front());
+  };
+  for (const auto& [pattern, rank] : lora.rank_pattern) check("rank_pattern", pattern);
+  for (const auto& [pattern, alpha] : lora.alpha_pattern) check("alpha_pattern", pattern);
 }
 
 }  // namespace
 
-nn::LoraConfig lora_from_text(const std::string& text) {
-  nn::LoraConfig config;
-  std::string left = text;
-  while (!left.empty()) {
-    const size_t equals = left.find('=');
-    require(equals != std::string::npos, "lora: expected r=8,alpha=16, got '{}'", text);
-    const std::string key = left.substr(0, equals);
-    left.erase(0, equals + 1);
-    const size_t end = key == "regex" ? std::string::npos : left.find(',');
-    set(config, key, left.substr(0, end));
-    left = end == std::string::npos ? "" : left.substr(end + 1);
-    require(end == std::string::npos || !left.empty(), "lora: '{}' ends in a comma", text);
-  }
-  config.check();
-  return config;
-}
-
 void add_run_adapter(nn::LanguageModel& model, const Config& config) {
   if (config.lora.empty()) return;
-  nn::add_lora(model, kRunAdapter, lora_from_text(config.lora), model.dropout_key(), config.seed,
-               peft_layer_name);
+  const nn::LoraConfig lora = lora_from_text(config.lora);
+  check_run_adapter(model, lora);
+  nn::add_lora(model, kRunAdapter, lora, model.dropout_key(), config.seed, peft_layer_name);
   nn::check_trainable(model);
 }
 

@@ -17,15 +17,19 @@ namespace faultline::train {
 class Trainer;
 
 // Reads "r=8,alpha=16", and after commas targets=c_attn+c_proj (names of layers as PEFT has them,
-// or all-linear, the default), dropout=0.1, rslora=true; and, at the end, because it may hold
-// commas, regex=EXPRESSION in place of targets. What is left out is r=8, alpha=8, dropout=0,
-// rslora=false. Throws InvalidArgument with the nearest name for a key that is none of these.
+// or all-linear, the default), dropout=0.1, rslora=true, rank_pattern=PATTERN:4+PATTERN:2 and
+// alpha_pattern=PATTERN:8 (for the layers whose name ends in a match, the first that matches
+// counts); and, at the end, because it may hold commas, regex=EXPRESSION in place of targets. What
+// is left out is r=8, alpha=8, dropout=0, rslora=false. Throws InvalidArgument for a key that is
+// none of these, with the nearest, for one that is given twice, and for targets beside regex.
 nn::LoraConfig lora_from_text(const std::string& text);
 
 // The names by which a model knows the adapter that a run trains.
 constexpr const char* kRunAdapter = "default";
 
-// Adds the adapter that `config` asks for, if any, and freezes the rest.
+// Adds the adapter that `config` asks for, if any, and freezes the rest. Throws InvalidArgument,
+// before it allocates anything, for a rank above the smaller side of a layer and for a pattern that
+// matches no layer with an adapter.
 void add_run_adapter(nn::LanguageModel& model, const Config& config);
 
 // The trained part of a run's model: all of it, or the adapter alone.
