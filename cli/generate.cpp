@@ -42,7 +42,7 @@ constexpr int64_t kMostPageSlots = 4096;
   std::string prompt_loss = "off";
   std::string context = "0";
   std::string run;
-  std::string adapter;
+  std::vector<std::string> adapters;
   std::string prompt;
   std::string json;
   std::string context_policy = "keep-tail";
@@ -306,7 +306,7 @@ int generate(GenerateOptions& options, const Settings& settings) {
   if (!options.after.empty()) check_text(options.after, "--after");
   Context context({.threads = static_cast<int>(options.threads), .seed = options.seed});
   const ContextGuard guard(context);
-  TextModel model = open_text_model(options.run, options.adapter);
+  TextModel model = open_text_model(options.run, options.adapters);
   note_ignored(model.source.ignored);
   std::shared_ptr<void> policy;
   if (model.source.record) policy = model.source.record->config.build().apply_attention_policy();
@@ -320,8 +320,10 @@ void add_generate(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("generate", kHelp);
   auto options = std::make_shared<GenerateOptions>();
   command->add_option("DIR", options->run, "A run, or a Hugging Face folder")->required();
-  command->add_option("--adapter", options->adapter,
-                      "A directory with a PEFT adapter for the model");
+  command
+      ->add_option("--adapter", options->adapters,
+                   "A directory with a PEFT adapter for the model; repeated, they add up")
+      ->allow_extra_args(false);
   command->add_option("--prompt", options->prompt, "The text to continue; - reads standard input")
       ->required();
   command->add_option("--tokens", options->tokens, "At most so many tokens (default 256)")

@@ -21,7 +21,7 @@ constexpr const char* kHelp =
 
 struct LogitsOptions {
   std::string model;
-  std::string adapter;
+  std::vector<std::string> adapters;
   std::string ids;
   std::string out;
 };
@@ -56,7 +56,7 @@ int logits(const LogitsOptions& options) {
   Context context;
   const ContextGuard guard(context);
   const NoGrad off;
-  const train::ModelDirectory source = train::open_model(options.model, options.adapter);
+  const train::ModelDirectory source = train::open_model(options.model, options.adapters);
   note_ignored(source.ignored);
   const Tensor ids_BT = read_ids(options.ids, source.model->model_shape());
   const Tensor logits_BTV = (*source.model)(ids_BT, nn::Mask{});
@@ -73,8 +73,10 @@ void add_logits(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("logits", kHelp);
   auto options = std::make_shared<LogitsOptions>();
   command->add_option("DIR", options->model, "A run or a Hugging Face folder")->required();
-  command->add_option("--adapter", options->adapter,
-                      "A directory with a PEFT adapter for the model");
+  command
+      ->add_option("--adapter", options->adapters,
+                   "A directory with a PEFT adapter for the model; repeated, they add up")
+      ->allow_extra_args(false);
   command->add_option("--ids", options->ids, "A safetensors file with the ids")->required();
   command->add_option("--out", options->out, "The safetensors file to write")->required();
   command->callback([options, &exit_code] { exit_code = logits(*options); });

@@ -98,14 +98,34 @@ void load_saved_base(const std::string& directory, nn::LanguageModel& model) {
   nn::load_base(model, base);
 }
 
+std::vector<std::string> add_adapters(nn::LanguageModel& model,
+                                      const std::vector<std::string>& directories) {
+  std::vector<std::string> unknown;
+  for (size_t i = 0; i < directories.size(); ++i) {
+    require(!directories[i].empty(), "lora: the name of an adapter's directory is empty");
+    for (size_t other = 0; other < i; ++other) {
+      std::error_code none;
+      require(!std::filesystem::equivalent(directories[i], directories[other], none),
+              "lora: the adapter '{}' is named twice, and would count double; name it once",
+              directories[i]);
+    }
+    const std::string name = i == 0 ? kRunAdapter : fmt::format("adapter-{}", i + 1);
+    for (const std::string& key :
+         load_peft(model, name, directories[i], model.dropout_key()).unknown) {
+      if (std::find(unknown.begin(), unknown.end(), key) == unknown.end()) unknown.push_back(key);
+    }
+  }
+  return unknown;
+}
+
 LoadedRun load_run(nn::LanguageModel& model, const Config& config, const std::string& directory,
-                   const std::string& adapter) {
+                   const std::vector<std::string>& adapters) {
   const Checkpoint checkpoint = latest(directory);
   if (!config.lora.empty()) load_saved_base(directory, model);
   if (config.lora.empty()) model.load(checkpoint.state.part("model"));
   LoadedRun loaded{checkpoint.step, {}};
-  if (!adapter.empty()) {
-    loaded.ignored = load_peft(model, kRunAdapter, adapter, model.dropout_key()).unknown;
+  if (!adapters.empty()) {
+    loaded.ignored = add_adapters(model, adapters);
   } else if (!config.lora.empty()) {
     add_run_adapter(model, config);
     load_trained(model, config, checkpoint.state.part("model"));

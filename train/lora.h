@@ -45,14 +45,20 @@ void save_base(const std::string& directory, Trainer& trainer);
 void save_adapter(const std::string& directory, Trainer& trainer);
 void load_saved_base(const std::string& directory, nn::LanguageModel& model);
 
+// Adds the PEFT adapters in these directories, which add up, in their order: the first by the name
+// kRunAdapter. Returns the keys of their configurations that nobody here knows. Throws as load_peft
+// does, and InvalidArgument for a directory that is named twice.
+std::vector<std::string> add_adapters(nn::LanguageModel& model,
+                                      const std::vector<std::string>& directories);
+
 // Fills `model`, which `config` describes and which has no adapter yet, with the latest checkpoint
-// of the run in `directory`: for a run that trains an adapter the base, with it. With `adapter`, a
-// PEFT directory, that one comes in its place, or over the run's weights.
+// of the run in `directory`: for a run that trains an adapter the base, with it. PEFT directories
+// in `adapters` come in its place, or over the run's weights.
 struct LoadedRun {
   int64_t step = 0;
-  std::vector<std::string> ignored;  // keys of the adapter's configuration that nobody here knows
+  std::vector<std::string> ignored;  // keys of the adapters' configurations that nobody here knows
 };
 LoadedRun load_run(nn::LanguageModel& model, const Config& config, const std::string& directory,
-                   const std::string& adapter = "");
+                   const std::vector<std::string>& adapters = {});
 
 }  // namespace faultline::train

@@ -6,7 +6,6 @@
 #include "io/byte_tokenizer_file.h"
 #include "io/checkpoint.h"
 #include "io/mapped_file.h"
-#include "io/peft.h"
 #include "train/lora.h"
 #include "train/model_origin.h"
 
@@ -34,7 +33,7 @@ std::map<std::string, std::string> read_tokenizer_files(const std::string& direc
 // A run of ours, whose ids are bytes and whose documents end with byte 0.
 SpecialTokens byte_tokens() { return {.begin = {}, .ends = {0}, .padding = {}}; }
 
-ModelDirectory open_run(const std::string& directory, const std::string& adapter) {
+ModelDirectory open_run(const std::string& directory, const std::vector<std::string>& adapters) {
   ModelDirectory result;
   result.record = read_record(directory);
   const Config config = result.record->config.build();
@@ -48,22 +47,18 @@ ModelDirectory open_run(const std::string& directory, const std::string& adapter
     check_hf_memory(result.config, directory + "/config.json");
   }
   result.model = make_hf_model(result.config, config.seed);
-  LoadedRun loaded = load_run(*result.model, config, directory, adapter);
+  LoadedRun loaded = load_run(*result.model, config, directory, adapters);
   result.step = loaded.step;
   result.ignored = std::move(loaded.ignored);
   return result;
 }
 
-ModelDirectory open_folder(const std::string& directory, const std::string& adapter) {
+ModelDirectory open_folder(const std::string& directory, const std::vector<std::string>& adapters) {
   HfModel loaded = load_hf_model(directory);
   ModelDirectory result;
   result.config = std::move(loaded.config);
   result.model = std::move(loaded.model);
-  if (!adapter.empty()) {
-    const PeftConfig peft =
-        load_peft(*result.model, kRunAdapter, adapter, result.model->dropout_key());
-    result.ignored = peft.unknown;
-  }
+  result.ignored = add_adapters(*result.model, adapters);
   return result;
 }
 
@@ -90,9 +85,9 @@ std::map<std::string, std::string> kept_files(const std::string& directory) {
   return files;
 }
 
-ModelDirectory open_model(const std::string& directory, const std::string& adapter) {
+ModelDirectory open_model(const std::string& directory, const std::vector<std::string>& adapters) {
   const bool folder = is_hf_folder(directory);
-  ModelDirectory result = folder ? open_folder(directory, adapter) : open_run(directory, adapter);
+  ModelDirectory result = folder ? open_folder(directory, adapters) : open_run(directory, adapters);
   result.model->set_training(false);
   result.generation = read_generation_config(directory, result.config.vocab_size());
   result.tokenizer_files = read_tokenizer_files(directory);

@@ -177,7 +177,8 @@ TEST(LoraRun, IsLoadedAsItsAdapterOverItsBaseEitherWay) {
     const NoGrad off;
     const Config config = read_record(run).config.build();
     const auto model = nn::make_model(config.model(), 99);
-    load_run(*model, config, run, adapter);
+    load_run(*model, config, run,
+             adapter.empty() ? std::vector<std::string>{} : std::vector{adapter});
     model->set_training(false);
     return (*model)(tensor<int32_t>({1, 2, 3, 4, 5}, {1, 5}), nn::Mask{}).detach();
   };
@@ -185,6 +186,59 @@ TEST(LoraRun, IsLoadedAsItsAdapterOverItsBaseEitherWay) {
   EXPECT_TRUE(test::same_bits(logits(scratch / "base", scratch / "tuned/adapter"), own));
   EXPECT_TRUE(test::same_bits(logits(scratch / "tuned", scratch / "tuned/adapter"), own));
   EXPECT_FALSE(test::same_bits(logits(scratch / "base", ""), own));
+}
+
+// Adapters over one base are what merging one after the other gives.
+TEST(LoraRun, SeveralAdaptersAddUp) {
+  const ScratchDirectory scratch;
+  make_base(scratch / "base");
+  for (const char* name : {"first", "second"}) {
+    const ConfigBuilder config =
+        builder(std::string(name) == "first" ? kLora : "r=3,alpha=5,targets=c_attn");
+    Trainer trainer(config.build(), words());
+    nn::load_base(trainer.model(), read_base(scratch / "base"));
+    create_run(scratch / name, make_record("base", config, {}), trainer, {});
+    run(trainer, scratch / name, {.steps = 20});
+  }
+  const std::string first = scratch / "first/adapter";
+  const std::string second = scratch / "second/adapter";
+  const Config config = read_record(scratch / "base").config.build();
+  const auto with = [&](const std::vector<std::string>& adapters) {
+    auto model = nn::make_model(config.model(), 99);
+    load_run(*model, config, scratch / "base", adapters);
+    model->set_training(false);
+    return model;
+  };
+  const auto logits = [](nn::LanguageModel& model) {
+    const NoGrad off;
+    return model(tensor<int32_t>({1, 2, 3, 4, 5}, {1, 5}), nn::Mask{}).to_vector<double>();
+  };
+  const auto merged = with({first});
+  nn::merge_adapters(*merged, nn::Originals::drop);
+  const auto twice = nn::make_model(config.model(), 1);
+  nn::load_base(*twice, nn::base_state(*merged));
+  load_peft(*twice, kRunAdapter, second, twice->dropout_key());
+  nn::merge_adapters(*twice, nn::Originals::drop);
+  twice->set_training(false);
+
+  const std::vector<double> expected = logits(*twice);
+  const std::vector<double> found = logits(*with({first, second}));
+  // Two adapters move an f32 logit of about 5 by far more than rounding in some dozen products of
+  // 16 to 64 terms does: 64 * 12 * 2^-24 * 5 is 2e-4.
+  double apart = 0;
+  double moved = 0;
+  const std::vector<double> alone = logits(*with({first}));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(found[i], expected[i], 2e-4) << i;
+    apart = std::max(apart, std::abs(found[i] - expected[i]));
+    moved = std::max(moved, std::abs(alone[i] - expected[i]));
+  }
+  EXPECT_GT(moved, 100 * apart);
+  EXPECT_GT(moved, 2e-3);
+  EXPECT_NE(error_of<InvalidArgument>([&] {
+              with({first, scratch / "first/../first/adapter"});
+            }).find("twice"),
+            std::string::npos);
 }
 
 TEST(LoraRun, RefusesARunThatTrainsAnAdapterAsABase) {
