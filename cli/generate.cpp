@@ -13,6 +13,7 @@
 #include "cli/one_of.h"
 #include "cli/terminal.h"
 #include "cli/text_model.h"
+#include "cli/text_report.h"
 #include "cli/whole_number.h"
 #include "core/context.h"
 #include "data/text_decoder.h"
@@ -32,9 +33,9 @@ constexpr const char* kHelp =
     "Example: faultline generate run --prompt \"In the beginning \" --tokens 200 --seed 1\n"
     "Example: cat text | faultline generate run --prompt - --temperature 0.8 --top-p 0.95";
 
-struct GenerateOptions {
 constexpr int64_t kMostPageSlots = 4096;
 
+struct GenerateOptions {
   std::string fault;
   std::string watch;
   std::string beside;
@@ -93,7 +94,6 @@ std::string prompt_of(const std::string& given) {
   return text;
 }
 
-int64_t page_slots_of(const GenerateOptions& options) {
 // The values of --kv-pages.
 CLI::Validator pages_or_switch() {
   return {[](const std::string& text) -> std::string {
@@ -106,6 +106,7 @@ CLI::Validator pages_or_switch() {
           ""};
 }
 
+int64_t page_slots_of(const GenerateOptions& options) {
   if (options.kv_pages == "off") return 0;
   return options.kv_pages == "on" ? 16
                                   : faultline::whole_number<int64_t>(options.kv_pages).value_or(0);
@@ -205,8 +206,16 @@ class Run {
     };
     if (!quiet) show(prompt_);
     const train::Generation made = train::generate(*model_.source.model, requests_, how_);
+    text_ = requests_[0].prompt;
+    text_.insert(text_.end(), made.rows[0].tokens.begin(), made.rows[0].tokens.end());
     if (!quiet) show(decoder.finish() + "\n");
     return answer_of(prompt_, model_, made, how_.policy);
+  }
+
+  // Of what go() made.
+  TextReport report() const {
+    const auto prompt = static_cast<int64_t>(requests_[0].prompt.size());
+    return TextReport(*model_.source.model, text_, prompt);
   }
 
  private:
@@ -236,6 +245,7 @@ class Run {
   TextModel& model_;
   train::GenerationOptions how_;
   std::vector<train::Request> requests_;
+  std::vector<int32_t> text_;  // the prompt and what came of it
 };
 
 // The flags that a fault may need, by their names: where the value is kept, and what the user gave.
@@ -279,11 +289,17 @@ void run_watched(const GenerateOptions& options, const std::string& prompt, Text
     fmt::print(options.json == "-" ? stderr : stdout, "{}", diagnose::verdict_text(watch));
   };
   try {
-    Json answer = Run(options, prompt, model).go();
+    Run run(options, prompt, model);
+    Json answer = run.go();
     judge();
     const bool asked = fault || watch.level() != diagnose::WatchLevel::off;
     if (asked) answer.set("detections", detections_of(watch));
     if (fault) answer.set("planted", fault->full_name());
+    if (watch.level() == diagnose::WatchLevel::deep) {
+      const TextReport report = run.report();
+      fmt::print(options.json == "-" ? stderr : stdout, "{}", report.text());
+      report.add_to(answer);
+    }
     write_json(options.json, answer);
   } catch (const Error&) {
     judge();
@@ -374,7 +390,8 @@ void add_generate(CLI::App& app, int& exit_code) {
           ->check(one_of({"on", "off"}));
   command->add_option("--watch", options->watch,
                       "off (default), light, full (default with --fault) or deep: detectors watch, "
-                      "and say what they found");
+                      "and say what they found; deep also says what each adapter adds to its "
+                      "layer, and whether a cache makes the text repeat itself");
   command->add_option("--fault", options->fault,
                       "ID[:VARIANT] of a fault to plant; see faultline lab --list");
   command->add_option("--threads", options->threads, "OpenMP threads; never change a number")
