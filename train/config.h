@@ -121,8 +121,8 @@ std::vector<std::string> config_keys();
 
 // The name in `names` that is closest to `text` by edit distance.
 std::string nearest(const std::string& text, const std::vector<std::string>& names);
-// The end of an error about an unknown name: "did you mean 'x'?" when one is near, else the list, or
-// where that is long `listing`, which says what shows it.
+// The end of an error about an unknown name: "did you mean 'x'?" when one is near, else the list,
+// or where that is long `listing`, which says what shows it.
 std::string suggestion(const std::string& text, const std::vector<std::string>& names,
                        const std::string& listing = "");
 
