@@ -47,6 +47,8 @@ train::ConfigBuilder configuration(const BenchOptions& options) {
   config.set("micro_batch_size", "0", "bench");  // the whole batch at once
   if (options.batch) config.set("batch_size", *options.batch, "--batch");
   if (options.seq) config.set("seq_len", *options.seq, "--seq");
+  require(!options.lora || !options.lora->empty(),
+          "bench: --lora is empty; give it an adapter as r=8, or leave it out");
   if (options.lora) config.set("lora", *options.lora, "--lora");
   for (const std::string& setting : options.settings) config.assign(setting, "--set");
   return config;

@@ -41,7 +41,7 @@ st.save_file({{n: answer(n) for n in names}}, "answers.safetensors")
 
 struct CheckOptions {
   std::string directory;
-  std::string adapter;
+  std::vector<std::string> adapters;
   std::vector<std::string> faults;
   int64_t threads = 0;
   std::string emit;
@@ -230,7 +230,7 @@ class Planted {
 };
 
 int check_model(const CheckOptions& options, Context& context) {
-  const train::ModelDirectory source = train::open_model(options.directory, options.adapter);
+  const train::ModelDirectory source = train::open_model(options.directory, options.adapters);
   print_notes(source.notes);
   nn::AttentionPolicy policy;
   std::shared_ptr<void> replaced;
@@ -256,7 +256,7 @@ int check_attention(const CheckOptions& options) {
   const int asked = (options.directory.empty() ? 0 : 1) + (options.emit.empty() ? 0 : 1) +
                     (options.judge.empty() ? 0 : 1);
   require(asked == 1, "check-attention: give one of DIR, --emit FILE and --judge FILE");
-  require(options.directory.empty() ? options.faults.empty() && options.adapter.empty() : true,
+  require(options.directory.empty() ? options.faults.empty() && options.adapters.empty() : true,
           "check-attention: --fault and --adapter are for a model; name its directory");
   require(options.threads >= 0 && options.threads <= 4096,
           "check-attention: --threads must be in [1, 4096], got {}", options.threads);
@@ -274,8 +274,10 @@ void add_check_attention(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("check-attention", kHelp);
   auto options = std::make_shared<CheckOptions>();
   command->add_option("DIR", options->directory, "A run, or a Hugging Face folder");
-  command->add_option("--adapter", options->adapter,
-                      "A directory with a PEFT adapter for the model");
+  command
+      ->add_option("--adapter", options->adapters,
+                   "A directory with a PEFT adapter for the model; repeated, they add up")
+      ->allow_extra_args(false);
   command
       ->add_option("--fault", options->faults,
                    "ID[:VARIANT] of a fault to plant while the checks run, may be repeated")

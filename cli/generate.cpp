@@ -10,8 +10,10 @@
 #include "cli/adapter_note.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/one_of.h"
 #include "cli/terminal.h"
 #include "cli/text_model.h"
+#include "cli/text_report.h"
 #include "cli/whole_number.h"
 #include "core/context.h"
 #include "data/text_decoder.h"
@@ -32,6 +34,8 @@ constexpr const char* kHelp =
     "Example: faultline generate run --prompt \"In the beginning \" --tokens 200 --seed 1\n"
     "Example: cat text | faultline generate run --prompt - --temperature 0.8 --top-p 0.95";
 
+constexpr int64_t kMostPageSlots = 4096;
+
 struct GenerateOptions {
   std::string fault;
   std::string watch;
@@ -40,7 +44,7 @@ struct GenerateOptions {
   std::string prompt_loss = "off";
   std::string context = "0";
   std::string run;
-  std::string adapter;
+  std::vector<std::string> adapters;
   std::string prompt;
   std::string json;
   std::string context_policy = "keep-tail";
@@ -98,6 +102,18 @@ std::string prompt_of(const std::string& given) {
   if (given == "-") text.assign(std::istreambuf_iterator<char>(std::cin), {});
   check_text(text, given == "-" ? "standard input" : "--prompt");
   return text;
+}
+
+// The values of --kv-pages.
+CLI::Validator pages_or_switch() {
+  return {[](const std::string& text) -> std::string {
+            const int64_t slots = faultline::whole_number<int64_t>(text).value_or(0);
+            if (text == "on" || text == "off" || (slots >= 1 && slots <= kMostPageSlots)) return "";
+            return fmt::format(
+                "'{}' is none of on, off, and a page's number of tokens from 1 to {}", text,
+                kMostPageSlots);
+          },
+          ""};
 }
 
 int64_t page_slots_of(const GenerateOptions& options) {
@@ -200,8 +216,16 @@ class Run {
     };
     if (!quiet) print_at_once(prompt_);
     const train::Generation made = train::generate(*model_.source.model, requests_, how_);
+    text_ = requests_[0].prompt;
+    text_.insert(text_.end(), made.rows[0].tokens.begin(), made.rows[0].tokens.end());
     if (!quiet) print_at_once(decoder.finish() + "\n");
     return answer_of(prompt_, model_, made, how_.policy);
+  }
+
+  // Of what go() made.
+  TextReport report() const {
+    const auto prompt = static_cast<int64_t>(requests_[0].prompt.size());
+    return TextReport(*model_.source.model, text_, prompt);
   }
 
  private:
@@ -231,6 +255,7 @@ class Run {
   TextModel& model_;
   train::GenerationOptions how_;
   std::vector<train::Request> requests_;
+  std::vector<int32_t> text_;  // the prompt and what came of it
 };
 
 // The flags that a fault may need, by their names: where the value is kept, and what the user gave.
@@ -274,11 +299,17 @@ void run_watched(const GenerateOptions& options, const std::string& prompt, Text
     fmt::print(options.json == "-" ? stderr : stdout, "{}", diagnose::verdict_text(watch));
   };
   try {
-    Json answer = Run(options, prompt, model).go();
+    Run run(options, prompt, model);
+    Json answer = run.go();
     judge();
     const bool asked = fault || watch.level() != diagnose::WatchLevel::off;
     if (asked) answer.set("detections", detections_of(watch));
     if (fault) answer.set("planted", fault->full_name());
+    if (watch.level() == diagnose::WatchLevel::deep) {
+      const TextReport report = run.report();
+      fmt::print(options.json == "-" ? stderr : stdout, "{}", report.text());
+      report.add_to(answer);
+    }
     write_json(options.json, answer);
   } catch (const Error&) {
     judge();
@@ -301,7 +332,7 @@ int generate(GenerateOptions& options, const Settings& settings) {
   if (!options.after.empty()) check_text(options.after, "--after");
   Context context({.threads = static_cast<int>(options.threads), .seed = options.seed});
   const ContextGuard guard(context);
-  TextModel model = open_text_model(options.run, options.adapter);
+  TextModel model = open_text_model(options.run, options.adapters);
   print_notes(model.source.notes);
   note_likeliest(options, model.source.generation);
   std::shared_ptr<void> policy;
@@ -316,8 +347,10 @@ void add_generate(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("generate", kHelp);
   auto options = std::make_shared<GenerateOptions>();
   command->add_option("DIR", options->run, "A run, or a Hugging Face folder")->required();
-  command->add_option("--adapter", options->adapter,
-                      "A directory with a PEFT adapter for the model");
+  command
+      ->add_option("--adapter", options->adapters,
+                   "A directory with a PEFT adapter for the model; repeated, they add up")
+      ->allow_extra_args(false);
   command->add_option("--prompt", options->prompt, "The text to continue; - reads standard input")
       ->required();
   command->add_option("--tokens", options->tokens, "At most so many tokens (default 256)")
@@ -344,13 +377,13 @@ void add_generate(CLI::App& app, int& exit_code) {
           ->add_option("--kv-cache", options->kv_cache,
                        "How keys and values are kept between tokens: f32 (default), f16, bf16, or "
                        "off")
-          ->check(CLI::IsMember({"f32", "f16", "bf16", "off"}));
+          ->check(one_of({"f32", "f16", "bf16", "off"}));
   const CLI::Option* pages =
       command
           ->add_option("--kv-pages", options->kv_pages,
                        "Keep them in pages: on (of 16 tokens), the tokens of a page, or off "
                        "(default)")
-          ->check(CLI::IsMember({"on", "off"}) | CLI::Range(1, 4096));
+          ->check(pages_or_switch());
   const CLI::Option* positions =
       command
           ->add_option("--context", options->context,
@@ -367,10 +400,11 @@ void add_generate(CLI::App& app, int& exit_code) {
       command
           ->add_option("--prompt-loss", options->prompt_loss,
                        "on: also the prompt's loss and the norm of its gradient")
-          ->check(CLI::IsMember({"on", "off"}));
+          ->check(one_of({"on", "off"}));
   command->add_option("--watch", options->watch,
                       "off (default), light, full (default with --fault) or deep: detectors watch, "
-                      "and say what they found");
+                      "and say what they found; deep also says what each adapter adds to its "
+                      "layer, and whether a cache makes the text repeat itself");
   command->add_option("--fault", options->fault,
                       "ID[:VARIANT] of a fault to plant; see faultline lab --list");
   command->add_option("--threads", options->threads, "OpenMP threads; never change a number")

@@ -25,7 +25,7 @@ constexpr const char* kHelp =
 
 struct LogitsOptions {
   std::string model;
-  std::string adapter;
+  std::vector<std::string> adapters;
   std::string ids;
   std::string out;
   std::string json;
@@ -87,7 +87,7 @@ int logits(const LogitsOptions& options) {
   Context context({.threads = static_cast<int>(options.threads)});
   const ContextGuard guard(context);
   const NoGrad off;
-  const train::ModelDirectory source = train::open_model(options.model, options.adapter);
+  const train::ModelDirectory source = train::open_model(options.model, options.adapters);
   print_notes(source.notes);
   std::shared_ptr<void> policy;
   if (source.record) policy = source.record->config.build().apply_attention_policy();
@@ -107,8 +107,10 @@ void add_logits(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("logits", kHelp);
   auto options = std::make_shared<LogitsOptions>();
   command->add_option("DIR", options->model, "A run or a Hugging Face folder")->required();
-  command->add_option("--adapter", options->adapter,
-                      "A directory with a PEFT adapter for the model");
+  command
+      ->add_option("--adapter", options->adapters,
+                   "A directory with a PEFT adapter for the model; repeated, they add up")
+      ->allow_extra_args(false);
   command->add_option("--ids", options->ids, "A safetensors file with the ids")->required();
   command->add_option("--out", options->out, "The safetensors file to write")->required();
   command->add_option("--threads", options->threads, "OpenMP threads; never change a number")

@@ -35,9 +35,11 @@ std::vector<std::string> command_names(const CLI::App& app) {
   return names;
 }
 
+// Without those that --help does not show.
 std::vector<std::string> flag_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
   return names;
@@ -70,12 +72,21 @@ std::string unexpected(const CLI::App& command, const std::vector<std::string>& 
   const std::string word = extras.front().substr(0, extras.front().find('='));
   if (!word.starts_with("-")) return fmt::format("'{}' is one argument too many", word);
   if (among(word, kLaterFlags)) return fmt::format("{} comes with a later version", word);
-  return fmt::format("there is no flag {}; {}", word, train::suggestion(word, flag_names(command)));
+  const std::string listing = fmt::format("faultline {} --help lists them", command.get_name());
+  return fmt::format("there is no flag {}; {}", word,
+                     train::suggestion(word, flag_names(command), listing));
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+// A flag without a value, or one given too often; the parser's text begins with its name.
+std::string wrong_count(const std::string& text) {
+  const std::string flag = text.substr(0, text.find(':'));
+  const bool often = text.find("but received") != std::string::npos;
+  return flag + (often ? " is given more than once; give it once" : " needs a value behind it");
 }
 
 // A parser's error as one line of ours.
@@ -86,6 +97,9 @@ std::string advice(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> extras = command.remaining();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !extras.empty()) {
     return name + unexpected(command, extras);
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    return name + wrong_count(error.what());
   }
   std::string text = error.what();
   std::replace(text.begin(), text.end(), '\n', ' ');

@@ -22,7 +22,7 @@ constexpr const char* kHelp =
 
 struct MergeOptions {
   std::string run;
-  std::string adapter;
+  std::vector<std::string> adapters;
   std::string out;
   std::string json;
 };
@@ -69,10 +69,10 @@ int merge(const MergeOptions& options) {
   Interrupt interrupt;
   Context context({.seed = 1});
   const ContextGuard guard(context);
-  train::ModelDirectory source = train::open_model(options.run, options.adapter);
+  train::ModelDirectory source = train::open_model(options.run, options.adapters);
   print_notes(source.notes);
   require(
-      !options.adapter.empty() || (source.record && !source.record->config.build().lora.empty()),
+      !options.adapters.empty() || (source.record && !source.record->config.build().lora.empty()),
       "merge: '{}' trained no adapter; name one with --adapter DIR", options.run);
   const nn::Merge done = nn::merge_adapters(*source.model, nn::Originals::drop);
   source.model = bare(source);
@@ -95,8 +95,11 @@ void add_merge(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("merge", kHelp);
   auto options = std::make_shared<MergeOptions>();
   command->add_option("DIR", options->run, "A run or a Hugging Face folder")->required();
-  command->add_option("--adapter", options->adapter,
-                      "A directory with a PEFT adapter (default: the one that the run trained)");
+  command
+      ->add_option("--adapter", options->adapters,
+                   "A directory with a PEFT adapter (default: the one that the run trained); "
+                   "repeated, they add up")
+      ->allow_extra_args(false);
   command->add_option("--out", options->out, "Directory to write; new or empty")->required();
   command->add_option("--json", options->json, "Write the answer as JSON to a file, - for stdout");
   command->callback([options, &exit_code] { exit_code = merge(*options); });

@@ -30,9 +30,9 @@ std::string TextModel::text_of(const std::vector<int32_t>& ids) const {
   return text;
 }
 
-TextModel open_text_model(const std::string& directory, const std::string& adapter) {
+TextModel open_text_model(const std::string& directory, const std::vector<std::string>& adapters) {
   TextModel result;
-  result.source = train::open_model(directory, adapter);
+  result.source = train::open_model(directory, adapters);
   result.tokenizer = train::open_tokenizer(directory);
   result.end_ids = end_ids_of(result.source, *result.tokenizer);
   return result;

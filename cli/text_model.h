@@ -20,8 +20,8 @@ struct TextModel {
   std::string text_of(const std::vector<int32_t>& ids) const;
 };
 
-// Opens a run or a Hugging Face folder, with a PEFT adapter unless `adapter` is "". Throws as
-// train::open_model does, and InvalidArgument when there is no tokenizer.
-TextModel open_text_model(const std::string& directory, const std::string& adapter);
+// Opens a run or a Hugging Face folder, with PEFT adapters. Throws as train::open_model
+// does, and InvalidArgument when there is no tokenizer.
+TextModel open_text_model(const std::string& directory, const std::vector<std::string>& adapters);
 
 }  // namespace faultline::cli

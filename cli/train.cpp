@@ -32,7 +32,8 @@ constexpr int64_t kProbeEvery = 50;
 constexpr const char* kHelp =
     "Trains a GPT-2 or Llama and writes the run to a directory. MODEL is a preset (tiny, char, "
     "gpt2, llama-tiny), a JSON file of configuration keys, or a Hugging Face folder, from whose "
-    "weights the run begins. Ctrl-C saves a checkpoint and ends the run.\n"
+    "weights the run begins; with --lora also a run. A preset wins over a folder of its name, which "
+    "is ./tiny then. Ctrl-C saves a checkpoint and ends the run.\n"
     "Example: faultline train char --out run --data book.txt --set dropout=0.1\n"
     "Example: faultline train --resume run --steps 2000\n"
     "Example: faultline train tiny --steps 400 --watch full --fault mystery:7 --out run";
@@ -59,12 +60,20 @@ bool is_run(const std::string& path) {
          std::filesystem::is_directory(path + "/checkpoints");
 }
 
+// A preset's name is never that of a folder: ./tiny is the folder.
+bool is_preset(const std::string& model) {
+  const auto presets = train::ConfigBuilder::presets();
+  return std::find(presets.begin(), presets.end(), model) != presets.end();
+}
+
+// Whether a model's name stands for a run, or for a Hugging Face folder.
+bool names_run(const std::string& model) { return !is_preset(model) && is_run(model); }
+bool names_folder(const std::string& model) { return !is_preset(model) && is_hf_folder(model); }
+
 // The configuration that a model's name stands for. That of a run is the one it had.
 train::ConfigBuilder builder_of(const std::string& model) {
+  if (is_preset(model)) return train::ConfigBuilder::preset(model);
   if (is_run(model)) return train::read_record(model).config;
-  const auto presets = train::ConfigBuilder::presets();
-  const bool preset = std::find(presets.begin(), presets.end(), model) != presets.end();
-  if (preset) return train::ConfigBuilder::preset(model);
   if (std::filesystem::is_directory(model)) {
     return train::keys_of(read_hf_folder_config(model), model);
   }
@@ -150,7 +159,7 @@ class TrainCommand {
     faults_.plant(context, 1);
     origin_ = model_origin(config);
     train::Trainer trainer(config, std::move(text.tokens), std::move(origin_.model));
-    if (!earlier_ && is_run(options_.model)) {
+    if (!earlier_ && names_run(options_.model)) {
       nn::load_base(trainer.model(), train::read_base(options_.model));
     }
     if (earlier_) train::load_latest(options_.resume, trainer);
@@ -162,8 +171,10 @@ class TrainCommand {
 
  private:
   void read_configuration() {
-    require(!options_.model.empty() || !options_.resume.empty(),
-            "train: name a model: a preset (tiny, char, gpt2, llama-tiny) or a JSON file");
+    require(
+        !options_.model.empty() || !options_.resume.empty(),
+        "train: name a model: a preset (tiny, char, gpt2, llama-tiny), a JSON file or a Hugging "
+        "Face folder");
     require(!options_.steps || *options_.steps >= 0, "train: --steps must not be negative, got {}",
             options_.steps.value_or(0));
     require(options_.checkpoint_every >= 0,
@@ -171,6 +182,9 @@ class TrainCommand {
     require(!options_.data || !options_.data->empty(),
             "train: --data is empty; name a file or a directory, or leave it out for the default "
             "corpus");
+    require(!options_.lora || !options_.lora->empty(),
+            "train: --lora is empty; give it an adapter as r=8,alpha=16, or leave it out to train "
+            "the whole model");
     require(options_.threads >= 0 && options_.threads <= 4096,
             "train: --threads must be in [1, 4096], got {}", options_.threads);
     if (!options_.resume.empty()) {
@@ -186,7 +200,7 @@ class TrainCommand {
     own_documents_ = config_->value("documents");
     const std::vector<std::string> needs = faults_.apply_needs(*config_);
     const train::Config config = config_->build();
-    if (!earlier_ && is_run(options_.model)) {
+    if (!earlier_ && names_run(options_.model)) {
       require(
           !config.lora.empty(),
           "train: '{}' is a run; train an adapter for its model with --lora r=8,alpha=16, or go "
@@ -209,10 +223,10 @@ class TrainCommand {
 
   train::ModelOrigin model_origin(const train::Config& config) const {
     if (earlier_) return train::origin_of(*earlier_, options_.resume, config.seed);
-    if (is_run(options_.model)) {
+    if (names_run(options_.model)) {
       return train::origin_of(train::read_record(options_.model), options_.model, config.seed);
     }
-    return is_hf_folder(options_.model) ? train::begin_from(options_.model, *config_)
+    return names_folder(options_.model) ? train::begin_from(options_.model, *config_)
                                         : train::ModelOrigin{};
   }
 
@@ -222,7 +236,7 @@ class TrainCommand {
 
   std::unique_ptr<Tokenizer> open_tokenizer() const {
     if (earlier_) return train::open_tokenizer(options_.resume);
-    if (is_run(options_.model) || is_hf_folder(options_.model)) {
+    if (names_run(options_.model) || names_folder(options_.model)) {
       return train::open_tokenizer(options_.model);
     }
     return std::make_unique<ByteTokenizer>();
@@ -408,8 +422,9 @@ void add_train(CLI::App& app, int& exit_code) {
   command->add_option(
       "--lora", options->lora,
       "Key lora: freeze the model and train a low-rank adapter, r=8,alpha=16; also "
-      "targets=c_attn+c_proj (default all-linear), dropout=P, rslora=true, and last "
-      "regex=EXPRESSION in place of targets");
+      "targets=c_attn+c_proj (default all-linear), dropout=P, rslora=true, "
+      "rank_pattern=c_attn:4+PATTERN:R, alpha_pattern=PATTERN:A, and last regex=EXPRESSION in "
+      "place of targets");
   command->add_option("--watch", options->watch,
                       "off, light (default: counters, labels and losses), full (reads tensors), "
                       "deep (runs more)");

@@ -86,7 +86,8 @@ void read_scaling_keys(JsonFields& fields, int64_t positions, nn::RopeConfig& ro
   rope.factor = at_least_one(fields, "factor");
 }
 
-// The object of rope_scaling or rope_parameters.
+}  // namespace
+
 nn::RopeConfig read_rope(const Json& json, const std::string& source, int64_t positions) {
   JsonFields fields(json, source);
   nn::RopeConfig rope;
@@ -99,6 +100,8 @@ nn::RopeConfig read_rope(const Json& json, const std::string& source, int64_t po
   fields.refuse_unknown();
   return rope;
 }
+
+namespace {
 
 bool same(const nn::RopeConfig& a, const nn::RopeConfig& b) {
   return a.theta == b.theta && a.scaling == b.scaling && a.factor == b.factor &&
@@ -136,8 +139,9 @@ nn::RopeConfig read_rope(JsonFields& fields, int64_t positions) {
   return plain;
 }
 
-// As rope_scaling has it, which warns about any other key.
-Json scaling_json(const nn::RopeConfig& rope) {
+}  // namespace
+
+Json rope_scaling_json(const nn::RopeConfig& rope) {
   Json json = Json::object().set("rope_type", name_of(rope.scaling));
   if (rope.scaling == nn::RopeScaling::none) return json;
   json.set("factor", rope.factor);
@@ -157,8 +161,6 @@ Json scaling_json(const nn::RopeConfig& rope) {
   if (has_original) json.set("original_max_position_embeddings", rope.original_positions);
   return json;
 }
-
-}  // namespace
 
 nn::LlamaConfig read_llama(JsonFields& fields) {
   nn::LlamaConfig model;
@@ -208,7 +210,7 @@ Json llama_json(const nn::LlamaConfig& model) {
   require(model.window == 0,
           "config.json: cannot say that Llama attends within a window; this model has one of {}",
           model.window);
-  const Json scaling = scaling_json(model.rope);
+  const Json scaling = rope_scaling_json(model.rope);
   return Json::object()
       .set("architectures", Json::array().push("LlamaForCausalLM"))
       .set("model_type", "llama")

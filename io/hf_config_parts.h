@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "core/dtype.h"
@@ -7,7 +8,8 @@
 #include "io/json_fields.h"
 #include "nn/llama.h"
 
-// What the readers of one architecture's config.json share; hf_config.h is for everybody else.
+// What the readers of one architecture's config.json share, and the configuration of a run with
+// them; hf_config.h is for everybody else.
 namespace faultline {
 
 // Above any real size, and so small that no product of two overflows.
@@ -20,6 +22,12 @@ double probability(JsonFields& fields, std::string_view key, double fallback);
 
 // The key's value: "float32", "float16", "bfloat16".
 std::string_view transformers_name(DType dtype);
+
+// The object of rope_scaling or rope_parameters, where `positions` is max_position_embeddings.
+// Throws InvalidArgument that names `source`, the key and what is wrong with it.
+nn::RopeConfig read_rope(const Json& json, const std::string& source, int64_t positions);
+// As rope_scaling has it, which warns about any other key: without theta.
+Json rope_scaling_json(const nn::RopeConfig& rope);
 
 nn::LlamaConfig read_llama(JsonFields& fields);
 Json llama_json(const nn::LlamaConfig& model);

@@ -24,6 +24,8 @@ std::vector<DefineFault> our_faults() {
 
 namespace {
 
+constexpr const char* kListing = "faultline lab --list shows them all";
+
 // Whether `text` matches a glob in which * is any text and ? any character.
 bool matches(std::string_view glob, std::string_view text) {
   if (glob.empty()) return text.empty();
@@ -104,7 +106,7 @@ const Fault& Catalogue::fault_of(const std::string& id) const {
       if (variant.full_name() == id) return fault;
     }
   }
-  fail("no fault is named '{}'; {}", id, train::suggestion(id, names()));
+  fail("no fault is named '{}'; {}", id, train::suggestion(id, names(), kListing));
 }
 
 const Variant& Catalogue::find(const std::string& name) const {
@@ -136,7 +138,8 @@ std::vector<Catalogue::Entry> Catalogue::select(const std::vector<std::string>& 
     const bool any = std::any_of(all.begin(), all.end(), [&](const Entry& entry) {
       return matches(pattern, *entry.variant);
     });
-    require(any, "no fault is named '{}'; {}", pattern, train::suggestion(pattern, names()));
+    require(any, "no fault is named '{}'; {}", pattern,
+            train::suggestion(pattern, names(), kListing));
   }
   std::vector<Entry> result;
   for (const Entry& entry : all) {

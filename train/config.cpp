@@ -10,6 +10,7 @@
 #include "core/context.h"
 #include "core/error.h"
 #include "data/corpus.h"
+#include "io/hf_config_parts.h"
 #include "io/mapped_file.h"
 #include "train/lora.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 // Every key once, with the member that holds it.
 using Member = std::variant<int64_t Config::*, uint64_t Config::*, double Config::*, bool Config::*,
-                            std::string Config::*>;
+                            std::string Config::*, Json Config::*>;
 struct Key {
   const char* name;
   Member member;
@@ -32,6 +33,7 @@ constexpr Key kKeys[] = {
     {"head_size", &Config::head_size},
     {"intermediate_size", &Config::intermediate_size},
     {"rope_theta", &Config::rope_theta},
+    {"rope_scaling", &Config::rope_scaling},
     {"window", &Config::window},
     {"vocab_size", &Config::vocab_size},
     {"seq_len", &Config::seq_len},
@@ -62,7 +64,8 @@ const Key& find(const std::string& name) {
   for (const Key& key : kKeys) {
     if (name == key.name) return key;
   }
-  fail("config: there is no key '{}'; {}", name, suggestion(name, config_keys()));
+  fail("config: there is no key '{}'; {}", name,
+       suggestion(name, config_keys(), "faultline train tiny --print-config shows them all"));
 }
 
 // What each kind of key takes, for errors.
@@ -70,6 +73,7 @@ const char* expected(int64_t) { return "a whole number"; }
 const char* expected(uint64_t) { return "a whole number that is not negative"; }
 const char* expected(double) { return "a number"; }
 const char* expected(bool) { return "true or false"; }
+const char* expected(const Json&) { return "a JSON object"; }
 
 template <class T>
 T parse(const Key& key, const std::string& text) {
@@ -78,6 +82,10 @@ T parse(const Key& key, const std::string& text) {
     return text;
   } else if constexpr (std::same_as<T, bool>) {
     if (text == "true" || text == "false") return text == "true";
+  } else if constexpr (std::same_as<T, Json>) {
+    if (text.empty()) return value;
+    Json given = Json::parse(text, fmt::format("config: {}", key.name));
+    if (given.is(Json::Kind::object) || given.is(Json::Kind::null)) return given;
   } else {
     const char* end = text.data() + text.size();
     const auto result = std::from_chars(text.data(), end, value);
@@ -92,6 +100,7 @@ std::string text_of(int64_t value) { return std::to_string(value); }
 std::string text_of(uint64_t value) { return std::to_string(value); }
 std::string text_of(bool value) { return value ? "true" : "false"; }
 std::string text_of(const std::string& value) { return value; }
+std::string text_of(const Json& value) { return value.is(Json::Kind::null) ? "" : value.to_text(); }
 std::string text_of(double value) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
@@ -211,6 +220,7 @@ void check_gpt2(const Config& config) {
   unset("head_size", config.head_size, defaults.head_size);
   unset("intermediate_size", config.intermediate_size, defaults.intermediate_size);
   unset("rope_theta", config.rope_theta, defaults.rope_theta);
+  unset("rope_scaling", text_of(config.rope_scaling), text_of(defaults.rope_scaling));
 }
 
 nn::Gpt2Config gpt2_of(const Config& config) {
@@ -233,6 +243,17 @@ int64_t usual_intermediate_size(int64_t hidden_size) {
   return (8 * width / 3 + 15) / 16 * 16;
 }
 
+nn::RopeConfig rope_of(const Config& config) {
+  nn::RopeConfig rope;
+  if (!config.rope_scaling.is(Json::Kind::null)) {
+    require(config.rope_scaling.find("rope_theta") == nullptr,
+            "rope_scaling: rope_theta has a key of its own; take it out and set rope_theta");
+    rope = read_rope(config.rope_scaling, "rope_scaling", config.seq_len);
+  }
+  rope.theta = config.rope_theta;
+  return rope;
+}
+
 nn::LlamaConfig llama_of(const Config& config) {
   nn::LlamaConfig model;
   model.vocab_size = config.vocab_size;
@@ -246,7 +267,7 @@ nn::LlamaConfig llama_of(const Config& config) {
   model.intermediate_size = config.intermediate_size != 0
                                 ? config.intermediate_size
                                 : usual_intermediate_size(config.hidden_size);
-  model.rope.theta = config.rope_theta;
+  model.rope = rope_of(config);
   model.dropout = config.dropout;
   model.init_std = config.init_std;
   model.window = config.window;
@@ -383,6 +404,9 @@ void ConfigBuilder::set_json(const std::string& key, const Json& value, const st
   const bool fits = with_member(known, [&]<class T>(T Config::*) {
     if constexpr (std::same_as<T, std::string>) return value.is(Json::Kind::text);
     if constexpr (std::same_as<T, bool>) return value.is(Json::Kind::boolean);
+    if constexpr (std::same_as<T, Json>) {
+      return value.is(Json::Kind::object) || value.is(Json::Kind::null);
+    }
     if constexpr (std::same_as<T, double>) {
       return value.is(Json::Kind::real) || value.is(Json::Kind::integer);
     }
@@ -455,7 +479,8 @@ std::string nearest(const std::string& text, const std::vector<std::string>& nam
   return best;
 }
 
-std::string suggestion(const std::string& text, const std::vector<std::string>& names) {
+std::string suggestion(const std::string& text, const std::vector<std::string>& names,
+                       const std::string& listing) {
   const std::string best = nearest(text, names);
   const size_t far = std::max<size_t>(2, std::max(text.size(), best.size()) / 3);
   const bool extends = !text.empty() && (best.starts_with(text) || text.starts_with(best));
@@ -463,7 +488,7 @@ std::string suggestion(const std::string& text, const std::vector<std::string>& 
     return fmt::format("did you mean '{}'?", best);
   }
   constexpr size_t kShown = 12;
-  if (names.size() > kShown) return fmt::format("the nearest name is '{}'", best);
+  if (names.size() > kShown && !listing.empty()) return listing;
   std::string list;
   for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
   return "expected one of: " + list;

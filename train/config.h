@@ -20,8 +20,8 @@ struct ConfigEntry {
 };
 
 // Everything that decides a run's numbers, typed. Keys are those of the command line's contract;
-// `family`, `head_size`, `intermediate_size`, `rope_theta`, `window`, `pack`, `init_std`,
-// `attention`, `counted_steps`, `schedule` and `lora` are beside them.
+// `family`, `head_size`, `intermediate_size`, `rope_theta`, `rope_scaling`, `window`, `pack`,
+// `init_std`, `attention`, `counted_steps`, `schedule` and `lora` are beside them.
 struct Config {
   std::string family = "gpt2";  // or llama, to which the keys marked so belong alone
   int64_t num_layers = 2;
@@ -31,6 +31,7 @@ struct Config {
   int64_t head_size = 0;          // llama; 0: hidden_size / num_heads
   int64_t intermediate_size = 0;  // llama; 0: 8/3 hidden_size, rounded up to a multiple of 16
   double rope_theta = 10000;      // llama
+  Json rope_scaling;              // llama; Hugging Face's object, without rope_theta; null: none
   int64_t window = 0;             // keys that a position sees, itself included; 0: all
   int64_t vocab_size = 256;
   int64_t seq_len = 32;
@@ -120,7 +121,9 @@ std::vector<std::string> config_keys();
 
 // The name in `names` that is closest to `text` by edit distance.
 std::string nearest(const std::string& text, const std::vector<std::string>& names);
-// The end of an error about an unknown name: "did you mean 'x'?" when one is near, else the list.
-std::string suggestion(const std::string& text, const std::vector<std::string>& names);
+// The end of an error about an unknown name: "did you mean 'x'?" when one is near, else the list,
+// or where that is long `listing`, which says what shows it.
+std::string suggestion(const std::string& text, const std::vector<std::string>& names,
+                       const std::string& listing = "");
 
 }  // namespace faultline::train

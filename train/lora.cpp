@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "io/hf_model.h"
 #include "io/peft.h"
 #include "io/safetensors.h"
+#include "nn/name_pattern.h"
 #include "train/run.h"
 
 namespace faultline::train {
@@ -21,73 +21,39 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<std::string> kLoraKeys = {"r", "alpha", "targets", "dropout", "rslora", "regex"};
-
-template <class T>
-T number(const std::string& key, const std::string& text) {
-  T value{};
-  const char* end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, value);
-  require(result.ec == std::errc{} && result.ptr == end, "lora: {} takes a number, got '{}'", key,
-          text);
-  return value;
-}
-
-std::vector<std::string> parts(const std::string& text, char between) {
-  std::vector<std::string> result;
-  size_t begin = 0;
-  for (size_t end = 0; end != std::string::npos; begin = end + 1) {
-    end = text.find(between, begin);
-    result.push_back(text.substr(begin, end == std::string::npos ? end : end - begin));
+// A rank above a layer's smaller side trains more numbers than the layer itself has; a pattern that
+// matches nothing is a misspelt name.
+void check_run_adapter(nn::LanguageModel& model, const nn::LoraConfig& lora) {
+  std::vector<std::string> names;
+  for (const nn::LoraLayer& item : nn::lora_layers(model, lora, peft_layer_name)) {
+    const Shape& weight = item.layer->weight().value().shape();
+    const int64_t most = std::min(weight[0], weight[1]);
+    require(
+        item.shape.rank <= most,
+        "lora: rank {} (r or rank_pattern) is above {}, the smaller side of {} [{}, {}]; choose "
+        "at most that, for this layer alone with rank_pattern={}:{}",
+        item.shape.rank, most, item.name, weight[0], weight[1],
+        item.name.substr(item.name.rfind('.') + 1), most);
+    names.push_back(item.name);
   }
-  return result;
-}
-
-void set(nn::LoraConfig& config, const std::string& key, const std::string& value) {
-  using Kind = nn::LoraTargets::Kind;
-  if (key == "r") {
-    config.rank = number<int64_t>(key, value);
-  } else if (key == "alpha") {
-    config.alpha = number<double>(key, value);
-  } else if (key == "dropout") {
-    config.dropout = number<double>(key, value);
-  } else if (key == "rslora") {
-    require(value == "true" || value == "false", "lora: rslora takes true or false, got '{}'",
-            value);
-    config.scaling = value == "true" ? nn::LoraScaling::by_root_of_rank : nn::LoraScaling::by_rank;
-  } else if (key == "regex") {
-    config.targets = {Kind::expression, {value}};
-  } else if (key == "targets") {
-    config.targets = {Kind::suffixes, parts(value, '+')};
-    if (value == "all-linear") config.targets = {};
-  } else {
-    fail("lora: there is no key '{}'; {}", key, suggestion(key, kLoraKeys));
-  }
+  const auto check = [&](const char* key, const std::string& pattern) {
+    const nn::NamePattern end = nn::NamePattern::end(pattern);
+    require(std::any_of(names.begin(), names.end(),
+                        [&](const std::string& name) { return end.matches(name); }),
+            "lora: {} '{}' matches the end of no layer that gets an adapter; the first is {}", key,
+            pattern, names.front());
+  };
+  for (const auto& [pattern, rank] : lora.rank_pattern) check("rank_pattern", pattern);
+  for (const auto& [pattern, alpha] : lora.alpha_pattern) check("alpha_pattern", pattern);
 }
 
 }  // namespace
 
-nn::LoraConfig lora_from_text(const std::string& text) {
-  nn::LoraConfig config;
-  std::string left = text;
-  while (!left.empty()) {
-    const size_t equals = left.find('=');
-    require(equals != std::string::npos, "lora: expected r=8,alpha=16, got '{}'", text);
-    const std::string key = left.substr(0, equals);
-    left.erase(0, equals + 1);
-    const size_t end = key == "regex" ? std::string::npos : left.find(',');
-    set(config, key, left.substr(0, end));
-    left = end == std::string::npos ? "" : left.substr(end + 1);
-    require(end == std::string::npos || !left.empty(), "lora: '{}' ends in a comma", text);
-  }
-  config.check();
-  return config;
-}
-
 void add_run_adapter(nn::LanguageModel& model, const Config& config) {
   if (config.lora.empty()) return;
-  nn::add_lora(model, kRunAdapter, lora_from_text(config.lora), model.dropout_key(), config.seed,
-               peft_layer_name);
+  const nn::LoraConfig lora = lora_from_text(config.lora);
+  check_run_adapter(model, lora);
+  nn::add_lora(model, kRunAdapter, lora, model.dropout_key(), config.seed, peft_layer_name);
   nn::check_trainable(model);
 }
 
@@ -152,12 +118,11 @@ bool may_name(const std::string& base, const std::string& place) {
   return std::find(own.begin(), own.end(), fs::path(cached)) != own.end();
 }
 
-}  // namespace
-
-std::vector<std::string> load_adapter(nn::LanguageModel& model, const std::string& adapter,
-                                      const std::string& directory,
+// Adds one adapter under `name`; returns the notes about it.
+std::vector<std::string> load_adapter(nn::LanguageModel& model, const std::string& name,
+                                      const std::string& adapter, const std::string& directory,
                                       const std::vector<std::string>& names) {
-  const PeftConfig config = load_peft(model, kRunAdapter, adapter, model.dropout_key());
+  const PeftConfig config = load_peft(model, name, adapter, model.dropout_key());
   std::vector<std::string> notes;
   const std::string file = adapter + "/adapter_config.json";
   if (!config.unknown.empty()) {
@@ -166,8 +131,8 @@ std::vector<std::string> load_adapter(nn::LanguageModel& model, const std::strin
   }
   const std::string& base = config.base.name;
   if (base.empty() || !config.base.checksum.empty() || may_name(base, directory)) return notes;
-  const bool known = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return !name.empty() && may_name(base, name);
+  const bool known = std::any_of(names.begin(), names.end(), [&](const std::string& own) {
+    return !own.empty() && may_name(base, own);
   });
   if (!known) {
     notes.push_back(
@@ -177,6 +142,8 @@ std::vector<std::string> load_adapter(nn::LanguageModel& model, const std::strin
   }
   return notes;
 }
+
+}  // namespace
 
 State read_base(const std::string& directory) {
   require(read_record(directory).config.build().lora.empty(),
@@ -209,8 +176,29 @@ void load_saved_base(const std::string& directory, nn::LanguageModel& model) {
   nn::load_base(model, base);
 }
 
+std::vector<std::string> add_adapters(nn::LanguageModel& model,
+                                      const std::vector<std::string>& adapters,
+                                      const std::string& directory,
+                                      const std::vector<std::string>& names) {
+  std::vector<std::string> notes;
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    require(!adapters[i].empty(), "lora: the name of an adapter's directory is empty");
+    for (size_t other = 0; other < i; ++other) {
+      std::error_code none;
+      require(!fs::equivalent(adapters[i], adapters[other], none),
+              "lora: the adapter '{}' is named twice, and would count double; name it once",
+              adapters[i]);
+    }
+    const std::string name = i == 0 ? kRunAdapter : fmt::format("adapter-{}", i + 1);
+    for (std::string& note : load_adapter(model, name, adapters[i], directory, names)) {
+      notes.push_back(std::move(note));
+    }
+  }
+  return notes;
+}
+
 LoadedRun load_run(nn::LanguageModel& model, const Config& config, const std::string& directory,
-                   const std::string& adapter) {
+                   const std::vector<std::string>& adapters) {
   const Checkpoint checkpoint = latest(directory);
   if (config.lora.empty()) {
     model.load(weights_of(checkpoint, directory));
@@ -219,8 +207,8 @@ LoadedRun load_run(nn::LanguageModel& model, const Config& config, const std::st
     check_finite(nn::base_state(model), base_path(directory), "");
   }
   LoadedRun loaded{checkpoint.step, {}};
-  if (!adapter.empty()) {
-    loaded.notes = load_adapter(model, adapter, directory, {read_record(directory).model});
+  if (!adapters.empty()) {
+    loaded.notes = add_adapters(model, adapters, directory, {read_record(directory).model});
   } else if (!config.lora.empty()) {
     add_run_adapter(model, config);
     load_trained(model, config, weights_of(checkpoint, directory));

@@ -34,7 +34,7 @@ std::map<std::string, std::string> read_tokenizer_files(const std::string& direc
 // A run of ours, whose ids are bytes and whose documents end with byte 0.
 SpecialTokens byte_tokens() { return {.begin = {}, .ends = {0}, .padding = {}}; }
 
-ModelDirectory open_run(const std::string& directory, const std::string& adapter) {
+ModelDirectory open_run(const std::string& directory, const std::vector<std::string>& adapters) {
   ModelDirectory result;
   result.record = read_record(directory);
   const Config config = result.record->config.build();
@@ -48,18 +48,18 @@ ModelDirectory open_run(const std::string& directory, const std::string& adapter
     check_hf_memory(result.config, directory + "/config.json");
   }
   result.model = make_hf_model(result.config, config.seed);
-  LoadedRun loaded = load_run(*result.model, config, directory, adapter);
+  LoadedRun loaded = load_run(*result.model, config, directory, adapters);
   result.step = loaded.step;
   result.notes = std::move(loaded.notes);
   return result;
 }
 
-ModelDirectory open_folder(const std::string& directory, const std::string& adapter) {
+ModelDirectory open_folder(const std::string& directory, const std::vector<std::string>& adapters) {
   HfModel loaded = load_hf_model(directory);
   ModelDirectory result;
   result.config = std::move(loaded.config);
   result.model = std::move(loaded.model);
-  if (!adapter.empty()) result.notes = load_adapter(*result.model, adapter, directory);
+  result.notes = add_adapters(*result.model, adapters, directory);
   return result;
 }
 
@@ -110,10 +110,10 @@ std::map<std::string, std::string> kept_files(const std::string& directory) {
   return files;
 }
 
-ModelDirectory open_model(const std::string& directory, const std::string& adapter) {
+ModelDirectory open_model(const std::string& directory, const std::vector<std::string>& adapters) {
   const bool folder = is_hf_folder(directory);
   if (!folder) check_is_run(directory);
-  ModelDirectory result = folder ? open_folder(directory, adapter) : open_run(directory, adapter);
+  ModelDirectory result = folder ? open_folder(directory, adapters) : open_run(directory, adapters);
   result.model->set_training(false);
   result.generation = read_generation_config(directory, result.config.vocab_size());
   if (folder) fill_in_sampling(result.generation);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "io/hf_model.h"
 #include "train/run.h"
@@ -21,16 +22,17 @@ struct ModelDirectory {
   bool bytes = false;               // the tokenizer is ByteTokenizer
   std::optional<RunRecord> record;  // of a run
   int64_t step = 0;                 // of a run
-  std::vector<std::string> notes;   // sentences about the adapter, for the user
+  std::vector<std::string> notes;   // sentences about the adapters, for the user
 };
 
 // Opens `directory`: the latest checkpoint of a run, or the weights of a folder; over either, or in
-// place of the run's own, the PEFT adapter in the directory `adapter` unless that is "". The model
+// place of the run's own, the PEFT adapters in the directories `adapters`, which add up. The model
 // is in evaluation mode. What a folder leaves out of generation_config.json has the values that
 // transformers gives it. Throws InvalidArgument naming file and key, or the file and the tensor
 // that holds NaN or infinity, also for a link that leaves the folder (see path_inside) and for what
 // is neither run nor folder; IoError when a file cannot be read.
-ModelDirectory open_model(const std::string& directory, const std::string& adapter = "");
+ModelDirectory open_model(const std::string& directory,
+                          const std::vector<std::string>& adapters = {});
 
 // The files beside the weights that a run keeps of a folder: those of the tokenizer and
 // generation_config.json, by name.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "io/hf_config_parts.h"
 #include "io/hf_model.h"
 #include "io/mapped_file.h"
 #include "train/model_directory.h"
@@ -38,11 +39,16 @@ std::vector<std::pair<const char*, int64_t>> sizes(const HfConfig& folder) {
       folder.model);
 }
 
-void check_sizes(const std::string& folder, const HfConfig& config, const ConfigBuilder& keys) {
-  for (const auto& [key, size] : sizes(config)) {
-    require(keys.value(key) == std::to_string(size),
-            "train: {} is {} in the folder {}, it cannot be {}", key, size, folder,
-            keys.value(key));
+std::string shown(const std::string& value) { return value.empty() ? "none" : value; }
+
+// What the folder decides, a run cannot set to anything else.
+void check_keys(const std::string& folder, const HfConfig& config, const ConfigBuilder& keys) {
+  const ConfigBuilder own = keys_of(config, folder);
+  std::vector<const char*> fixed{"family", "rope_theta", "rope_scaling", "window"};
+  for (const auto& [key, size] : sizes(config)) fixed.push_back(key);
+  for (const char* key : fixed) {
+    require(keys.value(key) == own.value(key), "train: {} is {} in the folder {}, it cannot be {}",
+            key, shown(own.value(key)), folder, shown(keys.value(key)));
   }
   const int64_t length = keys.build().seq_len;
   require(length <= positions(config), "train: seq_len {} is beyond the {} positions of {}", length,
@@ -68,7 +74,11 @@ ConfigBuilder keys_of(const HfConfig& folder, const std::string& source) {
   const bool is_gpt2 = std::holds_alternative<nn::Gpt2Config>(folder.model);
   keys.set("family", is_gpt2 ? "gpt2" : "llama", source);
   if (!is_gpt2) {
-    keys.set_json("rope_theta", std::get<nn::LlamaConfig>(folder.model).rope.theta, source);
+    const nn::RopeConfig& rope = std::get<nn::LlamaConfig>(folder.model).rope;
+    keys.set_json("rope_theta", rope.theta, source);
+    if (rope.scaling != nn::RopeScaling::none) {
+      keys.set_json("rope_scaling", rope_scaling_json(rope), source);
+    }
   }
   for (const auto& [key, size] : sizes(folder)) keys.set(key, std::to_string(size), source);
   keys.set("seq_len", std::to_string(std::min(positions(folder), kMostPositions)), source);
@@ -82,8 +92,8 @@ ConfigBuilder keys_of(const HfConfig& folder, const std::string& source) {
 }
 
 ModelOrigin begin_from(const std::string& folder, const ConfigBuilder& keys) {
+  check_keys(folder, read_hf_folder_config(folder), keys);
   const Config config = keys.build();
-  check_sizes(folder, read_hf_folder_config(folder), keys);
   ModelDirectory opened = open_model(folder);
   ModelOrigin origin;
   origin.model = with_dropout(opened, config.dropout, config.seed);

@@ -76,6 +76,59 @@ TEST(Config, RefusesAnImpossibleLlamaNamingTheKey) {
   }
 }
 
+constexpr const char* kLlama3 =
+    R"({"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,)"
+    R"("original_max_position_embeddings":16})";
+
+TEST(Config, OfLlamaTakesRopeScalingAsHuggingFaceWritesIt) {
+  ConfigBuilder config = ConfigBuilder::preset("llama-tiny");
+  EXPECT_EQ(config.value("rope_scaling"), "");
+  EXPECT_TRUE(config.to_json().at("rope_scaling").is(Json::Kind::null));
+  config.assign(std::string("rope_scaling=") + kLlama3, "--set");
+  config.assign("rope_theta=500000", "--set");
+  const nn::RopeConfig rope = std::get<nn::LlamaConfig>(config.build().model()).rope;
+  EXPECT_EQ(rope.scaling, nn::RopeScaling::llama3);
+  EXPECT_EQ(rope.factor, 8);
+  EXPECT_EQ(rope.original_positions, 16);
+  EXPECT_EQ(rope.theta, 500000);
+  EXPECT_TRUE(config.to_json().at("rope_scaling").is(Json::Kind::object));
+  const ConfigBuilder again =
+      ConfigBuilder::recorded(Json::parse(config.to_json().to_text(), "values"), config.sources());
+  EXPECT_EQ(again.value("rope_scaling"), config.value("rope_scaling"));
+
+  ConfigBuilder dynamic = ConfigBuilder::preset("llama-tiny");
+  dynamic.set_json("rope_scaling", Json::object().set("rope_type", "dynamic").set("factor", 2),
+                   "file");
+  // Its scaling begins at max_position_embeddings, which is seq_len here.
+  EXPECT_EQ(std::get<nn::LlamaConfig>(dynamic.build().model()).rope.original_positions, 32);
+  dynamic.set_json("rope_scaling", Json(), "file");
+  EXPECT_EQ(std::get<nn::LlamaConfig>(dynamic.build().model()).rope.scaling, nn::RopeScaling::none);
+}
+
+TEST(Config, RefusesARopeScalingNamingWhatIsWrongWithIt) {
+  const std::pair<const char*, const char*> impossible[] = {
+      {"8", "takes a JSON object"},
+      {"{\"factor\":", "rope_scaling"},
+      {R"({"rope_type":"stretched","factor":2})", "rope_type"},
+      {R"({"rope_type":"linear"})", "factor"},
+      {R"({"rope_type":"linear","factor":0.5})", "factor"},
+      {R"({"rope_type":"linear","factor":2,"speed":3})", "speed"},
+      {R"({"rope_type":"linear","factor":2,"rope_theta":500})", "a key of its own"},
+      {R"({"rope_type":"dynamic","factor":2,"original_max_position_embeddings":16})", "32"},
+  };
+  for (const auto& [value, said] : impossible) {
+    const std::string text = error_of<InvalidArgument>([value = value] {
+      ConfigBuilder config = ConfigBuilder::preset("llama-tiny");
+      config.assign(std::string("rope_scaling=") + value, "--set");
+      config.build();
+    });
+    EXPECT_NE(text.find("rope_scaling"), std::string::npos) << value << ": " << text;
+    EXPECT_NE(text.find(said), std::string::npos) << value << ": " << text;
+  }
+  EXPECT_NE(refusal({std::string("rope_scaling=") + kLlama3}).find("GPT-2 has none"),
+            std::string::npos);
+}
+
 TEST(Config, RefusesEachImpossibleValueNamingItsKey) {
   const std::pair<const char*, const char*> impossible[] = {{"num_layers", "0"},
                                                             {"num_heads", "5"},
@@ -126,7 +179,9 @@ TEST(Config, RefusesWhatIsNotOfAKeysType) {
 }
 
 TEST(Config, SuggestsTheNearestName) {
-  EXPECT_NE(refusal({"learning_rat=1"}).find("the nearest name is"), std::string::npos);
+  // Ten edits from "learning_rat" to the nearest key, which is no help: what shows the keys is.
+  EXPECT_NE(refusal({"learning_rat=1"}).find("--print-config"), std::string::npos);
+  EXPECT_EQ(suggestion("zzz", {"one", "two"}, "see there"), "expected one of: one, two");
   EXPECT_NE(refusal({"num_head=1"}).find("did you mean 'num_heads'?"), std::string::npos);
   EXPECT_NE(error_of<InvalidArgument>([] { ConfigBuilder::preset("tyni"); }).find("'tiny'"),
             std::string::npos);

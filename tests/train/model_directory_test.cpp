@@ -235,6 +235,49 @@ TEST(ModelOrigin, SizesThatTheWeightsDoNotHaveAreRefused) {
   EXPECT_THAT(refusal("seq_len=17"), HasSubstr("seq_len 17 is beyond the 16 positions"));
 }
 
+TEST(ModelOrigin, TheRotaryScalingOfAFolderIsInTheKeysAndCannotBeAnother) {
+  const HfFolder folder("hf_llama");
+  const HfConfig config = read_hf_folder_config(folder.path());
+  const ConfigBuilder keys = keys_of(config, folder.path());
+  const nn::RopeConfig expected = std::get<nn::LlamaConfig>(config.model).rope;
+  const nn::RopeConfig rope = std::get<nn::LlamaConfig>(keys.build().model()).rope;
+  EXPECT_EQ(rope.scaling, nn::RopeScaling::llama3);
+  EXPECT_EQ(rope.theta, expected.theta);
+  EXPECT_EQ(rope_frequencies(rope, 8, 64), rope_frequencies(expected, 8, 64));
+  for (const char* setting : {"rope_theta=500", "rope_scaling=", "window=8"}) {
+    ConfigBuilder other = keys;
+    other.assign(setting, "--set");
+    EXPECT_THAT(error_of<InvalidArgument>([&] { begin_from(folder.path(), other); }),
+                HasSubstr("in the folder"))
+        << setting;
+  }
+}
+
+TEST(ModelDirectory, ARunWithRotaryScalingBecomesAFolderThatHasIt) {
+  const ScratchDirectory scratch;
+  ConfigBuilder config = ConfigBuilder::preset("llama-tiny");
+  config.assign(R"(rope_scaling={"rope_type":"yarn","factor":4,)"
+                R"("original_max_position_embeddings":8})",
+                "--set");
+  Trainer trainer(config.build(), words());
+  create_run(scratch / "run", make_record("llama-tiny", config, {}), trainer, {});
+  run(trainer, scratch / "run", {.steps = 1});
+  const ModelDirectory first = open_model(scratch / "run");
+  write_hf_folder(scratch / "folder", first, {});
+  const Json written =
+      Json::parse(content_of(scratch / "folder/config.json"), "config.json").at("rope_scaling");
+  EXPECT_EQ(written.at("rope_type").text(), "yarn");
+  EXPECT_EQ(written.at("original_max_position_embeddings").integer(), 8);
+  const ModelDirectory second = open_model(scratch / "folder");
+  const auto logits = [](const ModelDirectory& source) {
+    const NoGrad off;
+    return (*source.model)(tensor<int32_t>({1, 2, 3, 4, 5, 6, 7, 8, 9}, {1, 9}), nn::Mask{});
+  };
+  EXPECT_TRUE(test::same_bits(logits(second), logits(first)));
+  const Trainer resumed(read_record(scratch / "run").config.build(), words());
+  EXPECT_EQ(resumed.config().rope_scaling, config.build().rope_scaling);
+}
+
 TEST(OpenTokenizer, AFolderWithoutATokenizerIsRefused) {
   const HfFolder folder("hf_gpt2");
   EXPECT_THAT(error_of<InvalidArgument>([&] { open_tokenizer(folder.path()); }),
