@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -139,14 +140,15 @@ AttentionCheck attempt(const std::string& id, const std::function<AttentionCheck
   }
 }
 
-AttentionCheck answers_of(nn::AttentionImplementation which) {
-  const std::string id = fmt::format("parity.{}", name(which));
+// A check of one implementation, called "`what`.math" or "`what`.flash".
+template <class Run>
+AttentionCheck check_of(const char* what, nn::AttentionImplementation which, Run run) {
+  const std::string id = fmt::format("{}.{}", what, name(which));
   if (which == nn::AttentionImplementation::flash && weights_are_replaced()) {
     return skipped(id, kNoFlash);
   }
-  return attempt(id, [&] {
-    return check_answers(id, framework_attention(nn::AttentionPolicy::require(which)));
-  });
+  return attempt(id,
+                 [&] { return run(id, framework_attention(nn::AttentionPolicy::require(which))); });
 }
 
 // What a check is about: what it rests on has a lower number.
@@ -198,9 +200,14 @@ std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
   };
   const AttentionFunction attend = framework_attention();
   add("visibility", [&] { return check_visibility(attend); });
-  checks.push_back(answers_of(nn::AttentionImplementation::math));
-  checks.push_back(answers_of(nn::AttentionImplementation::flash));
+  constexpr std::array kBoth = {nn::AttentionImplementation::math,
+                                nn::AttentionImplementation::flash};
+  for (const auto which : kBoth) checks.push_back(check_of("parity", which, check_answers));
   add("large-products", [&] { return check_large_products(attend); });
+  const auto in_f16 = [](const std::string&, const AttentionFunction& function) {
+    return check_large_products(function, DType::f16);
+  };
+  for (const auto which : kBoth) checks.push_back(check_of("large-products", which, in_f16));
   // `math` alone takes a bias, and a run's policy may require another.
   add("bias", [&] {
     return check_bias(

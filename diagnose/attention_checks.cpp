@@ -223,11 +223,11 @@ namespace {
 
 // The largest difference to the right answer, of two positions whose queries and keys hold `size`
 // throughout: both keys score the same, whatever the size.
-double apart_at(const AttentionFunction& attend, double size) {
+double apart_at(const AttentionFunction& attend, double size, DType dtype) {
   constexpr int64_t kHeadSize = 128;
-  const Tensor q_BHQD = full({1, 1, 2, kHeadSize}, size);
-  const Tensor v_BHKD =
-      contiguous(expand(tensor<float>({1, 2}, {1, 1, 2, 1}), {1, 1, 2, kHeadSize}));
+  const Tensor q_BHQD = full({1, 1, 2, kHeadSize}, size, dtype);
+  const Tensor values = cast(tensor<float>({1, 2}, {1, 1, 2, 1}), dtype);
+  const Tensor v_BHKD = contiguous(expand(values, {1, 1, 2, kHeadSize}));
   const auto answer = attend(q_BHQD, q_BHQD, v_BHKD, nn::Mask{}, 0).to_vector<double>();
   double largest = 0;
   for (size_t i = 0; i < answer.size(); ++i) {
@@ -240,14 +240,16 @@ double apart_at(const AttentionFunction& attend, double size) {
 }  // namespace
 
 // 128 x 23 x 23 = 67712 is no f16 number; scaled by 1 / sqrt(128) it is 5985.
-AttentionCheck check_large_products(const AttentionFunction& attend) {
-  AttentionCheck check{.id = "large-products",
-                       .compared = "products above 65504 whose scores are not, and in f64",
-                       .bound = 8 * 2 * 0x1p-24,
-                       .reason = "sums of two values up to 2 in f32"};
+AttentionCheck check_large_products(const AttentionFunction& attend, DType dtype) {
+  const double half_unit = dtype == DType::f16 ? 0x1p-11 : 0x1p-24;
+  AttentionCheck check{
+      .id = "large-products",
+      .compared = "products above 65504 whose scores are not, and in f64",
+      .bound = 8 * 2 * half_unit,
+      .reason = fmt::format("sums of two values up to 2 in {}", faultline::name(dtype))};
   const NoGrad off;
-  check.difference = apart_at(attend, 23);
-  if (check.ok() || !(apart_at(attend, 1) <= check.bound)) return check;
+  check.difference = apart_at(attend, 23, dtype);
+  if (check.ok() || !(apart_at(attend, 1, dtype) <= check.bound)) return check;
   check.what = "Products leave the range of f16 before they are scaled.";
   check.cause = "softmax.overflow:scale-after";
   return check;
