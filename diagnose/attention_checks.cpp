@@ -28,7 +28,9 @@ nn::Mask mask_of(const AttentionProbe& probe) {
                 .query_offset = probe.query_offset,
                 .key_valid = {},
                 .documents = {},
-                .window = probe.window};
+                .window = probe.window,
+                .prefix = probe.prefix,
+                .sinks = probe.sinks};
   const Shape shape{probe.batch, probe.keys};
   if (!probe.key_valid.empty()) mask.key_valid = bools(probe.key_valid, shape);
   if (!probe.documents.empty()) mask.documents = tensor(probe.documents, shape);
@@ -39,6 +41,8 @@ nn::Mask mask_of(const AttentionProbe& probe) {
 }
 
 Tensor answer_of(const AttentionProbe& probe, const AttentionFunction& attend) {
+  invariant(probe.scale == 0, "attention probes: '{}' asks for a scale that no function is given",
+            probe.name);
   const int64_t B = probe.batch;
   const int64_t D = probe.head_size;
   return attend(tensor(probe.q, {B, probe.heads, probe.queries, D}),
@@ -85,10 +89,9 @@ AttentionProbe showing_weights(AttentionProbe probe) {
 }
 
 std::vector<AttentionProbe> visibility_probes() {
-  constexpr int64_t kMostKeys = 16;
   std::vector<AttentionProbe> probes;
   for (AttentionProbe& probe : attention_probes()) {
-    if (probe.softcap != 0 || probe.keys > kMostKeys || probe.name == "nan-in-padding") continue;
+    if (probe.softcap != 0) continue;  // changes no zero
     probes.push_back(showing_weights(std::move(probe)));
   }
   return probes;
