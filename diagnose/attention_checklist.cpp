@@ -7,6 +7,7 @@
 #include "autograd/functional.h"
 #include "core/context.h"
 #include "core/error.h"
+#include "core/launch.h"
 #include "diagnose/attention_checks.h"
 #include "diagnose/detector.h"
 #include "diagnose/model_runs.h"
@@ -29,30 +30,72 @@ struct DispatchCounts {
   std::string first;  // what is wrong with the first of them
 };
 
-// What is wrong with a call; "" for nothing.
-std::string complaint(const nn::DispatchRecord& record, const nn::AttentionPolicy& expected) {
+// What is wrong with a call of which this ran; "" for nothing.
+std::string complaint(const nn::DispatchRecord& record, nn::AttentionImplementation ran,
+                      const nn::AttentionPolicy& expected) {
   using Kind = nn::AttentionPolicy::Kind;
   const auto& asked = record.requested;
   if (asked.kind != expected.kind ||
       (asked.kind != Kind::automatic && asked.which != expected.which)) {
     return fmt::format("the policy was {}, not {}", to_string(asked), to_string(expected));
   }
-  const bool obeys = asked.kind != Kind::require || record.chosen == asked.which;
-  if (asked.kind == Kind::prefer && record.chosen != asked.which && !weights_are_replaced()) {
-    return fmt::format("{} ran although {} was preferred: {}", name(record.chosen),
-                       name(asked.which), record.rejected.at(0).reason);
+  if (ran != record.chosen) {
+    return fmt::format("{} ran where the record says {}", name(ran), name(record.chosen));
   }
-  const bool refrains = asked.kind != Kind::forbid || record.chosen != asked.which;
-  if (!obeys || !refrains)
-    return fmt::format("{} ran under '{}'", name(record.chosen), to_string(asked));
-  if (record.reason == "the first that can") {
-    for (const auto& other : record.rejected) {
-      if (other.reason.empty())
-        return fmt::format("{} was passed over without a reason", name(other.which));
-    }
+  if (asked.kind == Kind::prefer && ran != asked.which && !weights_are_replaced()) {
+    return fmt::format("{} ran although {} was preferred: {}", name(ran), name(asked.which),
+                       record.rejected.at(0).reason);
+  }
+  if ((asked.kind == Kind::require && ran != asked.which) ||
+      (asked.kind == Kind::forbid && ran == asked.which)) {
+    return fmt::format("{} ran under '{}'", name(ran), to_string(asked));
   }
   return "";
 }
+
+// Compares each record of a choice with what is launched next: the fused kernel, or a product.
+class LaunchAudit {
+ public:
+  explicit LaunchAudit(const nn::AttentionPolicy& expected) : expected_(expected) {
+    EventBus& events = Context::current().events;
+    subscriptions_.push_back(events.subscribe<nn::DispatchEvent>(
+        [this](const nn::DispatchEvent& event) { begin(event.record); }));
+    subscriptions_.push_back(events.subscribe<LaunchEvent>(
+        [this](const LaunchEvent& event) { see(event.launch.label.op); }));
+  }
+
+  DispatchCounts counts() {
+    end();
+    return counts_;
+  }
+
+ private:
+  void begin(const nn::DispatchRecord& record) {
+    end();
+    ++counts_.calls;
+    pending_ = record;
+  }
+  void see(std::string_view op) {
+    if (!pending_) return;
+    using enum nn::AttentionImplementation;
+    if (op == "flash_attention") tell(complaint(*pending_, flash, expected_));
+    if (op == "matmul") tell(complaint(*pending_, math, expected_));
+  }
+  void end() {
+    if (pending_) tell("nothing ran");
+  }
+  void tell(const std::string& wrong) {
+    pending_.reset();
+    if (wrong.empty()) return;
+    ++counts_.wrong;
+    if (counts_.first.empty()) counts_.first = wrong;
+  }
+
+  nn::AttentionPolicy expected_;
+  std::optional<nn::DispatchRecord> pending_;  // of a call that launched nothing yet
+  DispatchCounts counts_;
+  std::vector<std::shared_ptr<void>> subscriptions_;
+};
 
 // The mask of a batch of training.
 nn::Mask mask_of_training(const CheckedModel& checked) {
@@ -68,17 +111,9 @@ nn::Mask mask_of_training(const CheckedModel& checked) {
 }
 
 DispatchCounts count_calls(CheckedModel& checked, const nn::AttentionPolicy& expected) {
-  DispatchCounts counts;
-  const auto listening =
-      Context::current().events.subscribe<nn::DispatchEvent>([&](const nn::DispatchEvent& event) {
-        ++counts.calls;
-        const std::string wrong = complaint(event.record, expected);
-        if (wrong.empty()) return;
-        ++counts.wrong;
-        if (counts.first.empty()) counts.first = wrong;
-      });
+  LaunchAudit audit(expected);
   checked.logits({checked.text(checked.positions(), 0)}, mask_of_training(checked));
-  return counts;
+  return audit.counts();
 }
 
 constexpr const char* kNoFlash =

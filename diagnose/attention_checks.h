@@ -86,8 +86,8 @@ AttentionCheck check_micro_batches(nn::LanguageModel& model);
 // Segments that the backward pass computes anew give the gradient of those that were kept. Clears
 // the model's gradients.
 AttentionCheck check_recomputed(nn::LanguageModel& model);
-// `expected` is the policy that the model was to have; every call must have it, get what it asks,
-// and fall back to a slower implementation for a stated reason only.
+// `expected` is the policy that the model was to have; every call must have it, and launch what its
+// record says and the policy asks for.
 AttentionCheck check_dispatch(nn::LanguageModel& model, const nn::AttentionPolicy& expected = {});
 
 // Where keys and values lie.

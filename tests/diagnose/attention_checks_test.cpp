@@ -294,6 +294,23 @@ TEST_F(AttentionChecks, NameAPolicyThatNobodyAskedFor) {
   expect_fault(*gpt2_, "dispatch", "kernel.silent-fallback:slow-path");
 }
 
+// The record says flash, and products run.
+TEST_F(AttentionChecks, NameAKernelThatIsNotTheOneOnRecord) {
+  const auto planted = context_.seams.replace<nn::SelfAttentionSeam>(
+      [](const Tensor& q, const Tensor& k, const Tensor& v, const nn::Mask& mask,
+         const nn::AttentionOptions&) {
+        nn::choose({.q_BHQD = q.shape(), .k_BGKD = k.shape(), .v_BGKE = v.shape(), .mask = mask},
+                   {});
+        const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+        const Tensor scores = matmul(q, transpose(k, -2, -1));
+        return matmul(nn::AttentionWeightsSeam::standard(scores, mask, scale), v);
+      });
+  const AttentionCheck check = check_dispatch(*gpt2_);
+  EXPECT_TRUE(check.failed());
+  EXPECT_EQ(check.what, "In a call math ran where the record says flash.");
+  EXPECT_EQ(check.cause, "kernel.silent-fallback:slow-path");
+}
+
 void add_adapter(nn::LanguageModel& model) {
   nn::add_lora(model, "default", {.rank = 4, .alpha = 8}, model.dropout_key(), 5);
   const NoGrad off;
