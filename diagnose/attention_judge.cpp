@@ -231,6 +231,14 @@ int64_t AttentionVerdict::answered() const {
                        [](const ProbeVerdict& p) { return p.answered; });
 }
 
+std::vector<std::string> AttentionVerdict::missing() const {
+  std::vector<std::string> names;
+  for (const ProbeVerdict& probe : probes) {
+    if (!probe.answered && probe.probe != "softcap") names.push_back(probe.probe);
+  }
+  return names;
+}
+
 AttentionVerdict judge_attention(const std::vector<AttentionProbe>& probes,
                                  const std::map<std::string, Tensor>& answers) {
   check_names(probes, answers);
