@@ -231,12 +231,12 @@ TEST_F(PublicBugs, ScoresOfALongTextOverwriteTheQueries) {
   EXPECT_TRUE(check_answers("workspace", in_one_workspace(0)).ok());
   const AttentionCheck check = check_answers("workspace", in_one_workspace(kRoom));
   EXPECT_TRUE(check.failed());
-  EXPECT_EQ(check.what, "'causal-long' (more keys than a tile holds) is wrong. ");
+  EXPECT_NE(check.what.find("-long' ("), std::string::npos) << check.what;
   EXPECT_EQ(check.cause, "");
-  // All the others are right: without the long one the check passes.
+  // All the others are right: without the long ones the check passes.
   const AttentionFunction short_ones = [](const Tensor& q, const Tensor& k, const Tensor& v,
                                           const nn::Mask& mask, double softcap) {
-    return in_one_workspace(q.size(2) > 100 ? 0 : kRoom)(q, k, v, mask, softcap);
+    return in_one_workspace(k.size(2) > 100 ? 0 : kRoom)(q, k, v, mask, softcap);
   };
   EXPECT_TRUE(check_answers("workspace", short_ones).ok());
 }
