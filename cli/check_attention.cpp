@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -74,7 +76,8 @@ void emit(const CheckOptions& options) {
 }
 
 const char* verdict_of(const diagnose::AttentionVerdict& verdict) {
-  return verdict.wrong() == 0 ? "healthy" : "fault";
+  if (verdict.wrong() > 0) return "fault";
+  return verdict.missing().empty() ? "healthy" : "undecided";
 }
 
 Json json_of(const diagnose::AttentionMistake& mistake) {
@@ -114,7 +117,13 @@ void print(const diagnose::AttentionVerdict& verdict) {
   }
   fmt::print("\n");
   if (verdict.wrong() == 0) {
-    fmt::print("All {} answers are right.\n", verdict.answered());
+    const auto probes = std::ssize(verdict.probes);
+    if (verdict.answered() == probes) {
+      fmt::print("All {} answers are right.\n", probes);
+    } else {
+      fmt::print("{} of {} answered, right; {} not answered.\n", verdict.answered(), probes,
+                 probes - verdict.answered());
+    }
     return;
   }
   for (const diagnose::AttentionMistake* mistake : verdict.named) {
@@ -143,7 +152,13 @@ int judge(const CheckOptions& options) {
   const auto verdict = diagnose::judge_attention(diagnose::attention_probes(inputs), file.tensors);
   if (options.json != "-") print(verdict);
   write_json(options.json, json_of(verdict));
-  return verdict.wrong() == 0 ? 0 : 1;
+  if (verdict.wrong() > 0) return 1;
+  const std::vector<std::string> missing = verdict.missing();
+  require(missing.empty(),
+          "check-attention: cannot judge '{}': {} probes have no answer ({}); answer all of them, "
+          "'softcap' excepted",
+          options.judge, missing.size(), fmt::join(missing, ", "));
+  return 0;
 }
 
 // ---- of a model ---------------------------------------------------------------------------------

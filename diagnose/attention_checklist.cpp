@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -6,6 +7,7 @@
 #include "autograd/functional.h"
 #include "core/context.h"
 #include "core/error.h"
+#include "core/launch.h"
 #include "diagnose/attention_checks.h"
 #include "diagnose/detector.h"
 #include "diagnose/model_runs.h"
@@ -28,30 +30,72 @@ struct DispatchCounts {
   std::string first;  // what is wrong with the first of them
 };
 
-// What is wrong with a call; "" for nothing.
-std::string complaint(const nn::DispatchRecord& record, const nn::AttentionPolicy& expected) {
+// What is wrong with a call of which this ran; "" for nothing.
+std::string complaint(const nn::DispatchRecord& record, nn::AttentionImplementation ran,
+                      const nn::AttentionPolicy& expected) {
   using Kind = nn::AttentionPolicy::Kind;
   const auto& asked = record.requested;
   if (asked.kind != expected.kind ||
       (asked.kind != Kind::automatic && asked.which != expected.which)) {
     return fmt::format("the policy was {}, not {}", to_string(asked), to_string(expected));
   }
-  const bool obeys = asked.kind != Kind::require || record.chosen == asked.which;
-  if (asked.kind == Kind::prefer && record.chosen != asked.which && !weights_are_replaced()) {
-    return fmt::format("{} ran although {} was preferred: {}", name(record.chosen),
-                       name(asked.which), record.rejected.at(0).reason);
+  if (ran != record.chosen) {
+    return fmt::format("{} ran where the record says {}", name(ran), name(record.chosen));
   }
-  const bool refrains = asked.kind != Kind::forbid || record.chosen != asked.which;
-  if (!obeys || !refrains)
-    return fmt::format("{} ran under '{}'", name(record.chosen), to_string(asked));
-  if (record.reason == "the first that can") {
-    for (const auto& other : record.rejected) {
-      if (other.reason.empty())
-        return fmt::format("{} was passed over without a reason", name(other.which));
-    }
+  if (asked.kind == Kind::prefer && ran != asked.which && !weights_are_replaced()) {
+    return fmt::format("{} ran although {} was preferred: {}", name(ran), name(asked.which),
+                       record.rejected.at(0).reason);
+  }
+  if ((asked.kind == Kind::require && ran != asked.which) ||
+      (asked.kind == Kind::forbid && ran == asked.which)) {
+    return fmt::format("{} ran under '{}'", name(ran), to_string(asked));
   }
   return "";
 }
+
+// Compares each record of a choice with what is launched next: the fused kernel, or a product.
+class LaunchAudit {
+ public:
+  explicit LaunchAudit(const nn::AttentionPolicy& expected) : expected_(expected) {
+    EventBus& events = Context::current().events;
+    subscriptions_.push_back(events.subscribe<nn::DispatchEvent>(
+        [this](const nn::DispatchEvent& event) { begin(event.record); }));
+    subscriptions_.push_back(events.subscribe<LaunchEvent>(
+        [this](const LaunchEvent& event) { see(event.launch.label.op); }));
+  }
+
+  DispatchCounts counts() {
+    end();
+    return counts_;
+  }
+
+ private:
+  void begin(const nn::DispatchRecord& record) {
+    end();
+    ++counts_.calls;
+    pending_ = record;
+  }
+  void see(std::string_view op) {
+    if (!pending_) return;
+    using enum nn::AttentionImplementation;
+    if (op == "flash_attention") tell(complaint(*pending_, flash, expected_));
+    if (op == "matmul") tell(complaint(*pending_, math, expected_));
+  }
+  void end() {
+    if (pending_) tell("nothing ran");
+  }
+  void tell(const std::string& wrong) {
+    pending_.reset();
+    if (wrong.empty()) return;
+    ++counts_.wrong;
+    if (counts_.first.empty()) counts_.first = wrong;
+  }
+
+  nn::AttentionPolicy expected_;
+  std::optional<nn::DispatchRecord> pending_;  // of a call that launched nothing yet
+  DispatchCounts counts_;
+  std::vector<std::shared_ptr<void>> subscriptions_;
+};
 
 // The mask of a batch of training.
 nn::Mask mask_of_training(const CheckedModel& checked) {
@@ -67,17 +111,9 @@ nn::Mask mask_of_training(const CheckedModel& checked) {
 }
 
 DispatchCounts count_calls(CheckedModel& checked, const nn::AttentionPolicy& expected) {
-  DispatchCounts counts;
-  const auto listening =
-      Context::current().events.subscribe<nn::DispatchEvent>([&](const nn::DispatchEvent& event) {
-        ++counts.calls;
-        const std::string wrong = complaint(event.record, expected);
-        if (wrong.empty()) return;
-        ++counts.wrong;
-        if (counts.first.empty()) counts.first = wrong;
-      });
+  LaunchAudit audit(expected);
   checked.logits({checked.text(checked.positions(), 0)}, mask_of_training(checked));
-  return counts;
+  return audit.counts();
 }
 
 constexpr const char* kNoFlash =
@@ -139,14 +175,15 @@ AttentionCheck attempt(const std::string& id, const std::function<AttentionCheck
   }
 }
 
-AttentionCheck answers_of(nn::AttentionImplementation which) {
-  const std::string id = fmt::format("parity.{}", name(which));
+// A check of one implementation, called "`what`.math" or "`what`.flash".
+template <class Run>
+AttentionCheck check_of(const char* what, nn::AttentionImplementation which, Run run) {
+  const std::string id = fmt::format("{}.{}", what, name(which));
   if (which == nn::AttentionImplementation::flash && weights_are_replaced()) {
     return skipped(id, kNoFlash);
   }
-  return attempt(id, [&] {
-    return check_answers(id, framework_attention(nn::AttentionPolicy::require(which)));
-  });
+  return attempt(id,
+                 [&] { return run(id, framework_attention(nn::AttentionPolicy::require(which))); });
 }
 
 // What a check is about: what it rests on has a lower number.
@@ -198,9 +235,14 @@ std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
   };
   const AttentionFunction attend = framework_attention();
   add("visibility", [&] { return check_visibility(attend); });
-  checks.push_back(answers_of(nn::AttentionImplementation::math));
-  checks.push_back(answers_of(nn::AttentionImplementation::flash));
+  constexpr std::array kBoth = {nn::AttentionImplementation::math,
+                                nn::AttentionImplementation::flash};
+  for (const auto which : kBoth) checks.push_back(check_of("parity", which, check_answers));
   add("large-products", [&] { return check_large_products(attend); });
+  const auto in_f16 = [](const std::string&, const AttentionFunction& function) {
+    return check_large_products(function, DType::f16);
+  };
+  for (const auto which : kBoth) checks.push_back(check_of("large-products", which, in_f16));
   // `math` alone takes a bias, and a run's policy may require another.
   add("bias", [&] {
     return check_bias(

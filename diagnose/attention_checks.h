@@ -55,8 +55,9 @@ AttentionCheck check_mask(const nn::Mask& mask, const nn::MaskPlacement& placeme
                           const std::function<bool(const nn::MaskPoint&)>& expected,
                           const AttentionFunction& attend = framework_attention());
 
-// Large queries and keys whose products leave the range of f16, and whose scaled scores do not.
-AttentionCheck check_large_products(const AttentionFunction& attend);
+// Large queries and keys whose products leave the range of f16, and whose scaled scores do not. The
+// tensors are in `dtype`, f32 or f16.
+AttentionCheck check_large_products(const AttentionFunction& attend, DType dtype = DType::f32);
 
 // A mask that adds finite numbers, others for each batch and head: they are added to the scaled
 // scores. A mask that only hides does not tell, since minus infinity stays what it is.
@@ -85,8 +86,8 @@ AttentionCheck check_micro_batches(nn::LanguageModel& model);
 // Segments that the backward pass computes anew give the gradient of those that were kept. Clears
 // the model's gradients.
 AttentionCheck check_recomputed(nn::LanguageModel& model);
-// `expected` is the policy that the model was to have; every call must have it, get what it asks,
-// and fall back to a slower implementation for a stated reason only.
+// `expected` is the policy that the model was to have; every call must have it, and launch what its
+// record says and the policy asks for.
 AttentionCheck check_dispatch(nn::LanguageModel& model, const nn::AttentionPolicy& expected = {});
 
 // Where keys and values lie.

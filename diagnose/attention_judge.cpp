@@ -185,6 +185,18 @@ const std::vector<AttentionMistake>& attention_mistakes() {
        "The window is left out.",
        "Pass the window on, on every path.",
        {.wider_window = int64_t{1} << 40}},
+      {"kernel.silent-fallback:dropped-feature",
+       "The prefix is left out.",
+       "Let every query see the first keys, on every path.",
+       {.prefix_left_out = true}},
+      {"kernel.silent-fallback:dropped-feature",
+       "The sinks are left out.",
+       "Keep the first keys visible beyond the window, on every path.",
+       {.sinks_left_out = true}},
+      {"kernel.silent-fallback:dropped-feature",
+       "Beyond 64 keys causality counts and nothing else of the mask.",
+       "Pass the whole mask on, on the path of long texts too.",
+       {.only_causal_beyond = 64}},
       {"softmax.overflow:naive",
        "exp is taken of scores as they stand, which overflows.",
        "Subtract the largest score of the row first.",
@@ -217,6 +229,14 @@ int64_t AttentionVerdict::wrong() const {
 int64_t AttentionVerdict::answered() const {
   return std::count_if(probes.begin(), probes.end(),
                        [](const ProbeVerdict& p) { return p.answered; });
+}
+
+std::vector<std::string> AttentionVerdict::missing() const {
+  std::vector<std::string> names;
+  for (const ProbeVerdict& probe : probes) {
+    if (!probe.answered && probe.probe != "softcap") names.push_back(probe.probe);
+  }
+  return names;
 }
 
 AttentionVerdict judge_attention(const std::vector<AttentionProbe>& probes,

@@ -1,192 +1,13 @@
 #include "diagnose/attention_probes.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "core/error.h"
-#include "core/float16.h"
 #include "core/rng.h"
 
 namespace faultline::diagnose {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-// The score of one query and key as the softmax meets it, and whether the key takes part.
-struct Entry {
-  double score = 0;
-  bool taken = true;
-  double factor = 1;  // of the weight
-};
-
-// One row of attention under some rules.
-class Row {
- public:
-  Row(const AttentionProbe& probe, const AttentionRules& rules, int64_t b, int64_t h, int64_t q)
-      : probe_(probe), rules_(rules), batch_(b), head_(h), query_(q) {}
-
-  // y of this row into `out` [D].
-  void compute(double* out) const {
-    std::vector<Entry> row;
-    for (int64_t key = 0; key < probe_.keys; ++key) row.push_back(entry(key));
-    const std::vector<double> weights = softmax(row);
-    const bool empty = std::none_of(row.begin(), row.end(), [](const Entry& e) { return e.taken; });
-    for (int64_t d = 0; d < probe_.head_size; ++d) {
-      double sum = 0;
-      for (int64_t key = 0; key < probe_.keys; ++key) {
-        const double value = number(probe_.v[key_offset(key) + static_cast<size_t>(d)]);
-        if (empty ? rules_.empty_row == EmptyRow::zeros
-                  : rules_.skips_forbidden && !row[static_cast<size_t>(key)].taken) {
-          continue;
-        }
-        sum += weights[static_cast<size_t>(key)] * value;
-      }
-      out[d] = sum;
-    }
-  }
-
- private:
-  size_t key_offset(int64_t key) const {
-    const int64_t group = probe_.heads / probe_.key_heads;
-    const int64_t key_head = rules_.heads_tiled ? head_ % probe_.key_heads : head_ / group;
-    return static_cast<size_t>(((batch_ * probe_.key_heads + key_head) * probe_.keys + key) *
-                               probe_.head_size);
-  }
-
-  double number(double x) const { return rules_.nan_is_zero && std::isnan(x) ? 0 : x; }
-
-  double raw_score(int64_t key) const {
-    const size_t q = static_cast<size_t>(
-        ((batch_ * probe_.heads + head_) * probe_.queries + query_) * probe_.head_size);
-    const size_t k = key_offset(key);
-    double dot = 0;
-    for (size_t d = 0; d < static_cast<size_t>(probe_.head_size); ++d) {
-      dot += probe_.q[q + d] * number(probe_.k[k + d]);
-    }
-    for (int use = 0; use < rules_.scale_uses; ++use) dot *= scale();
-    const bool capped = probe_.softcap != 0 && !rules_.softcap_left_out;
-    return (capped ? probe_.softcap * std::tanh(dot / probe_.softcap) : dot) + bias(key);
-  }
-
-  double scale() const {
-    return probe_.scale != 0 ? probe_.scale : 1 / std::sqrt(static_cast<double>(probe_.head_size));
-  }
-
-  // What a score gets from the probe's bias.
-  double bias(int64_t key) const {
-    if (probe_.bias.empty()) return 0;
-    const int64_t row = (batch_ * probe_.heads + head_) * probe_.queries + query_;
-    const double given = probe_.bias[static_cast<size_t>(row * probe_.keys + key)];
-    switch (rules_.bias) {
-      case BiasUse::added:
-        return given;
-      case BiasUse::scaled_too:
-        return given * scale();
-      case BiasUse::subtracted:
-        return -given;
-      case BiasUse::left_out:
-        break;
-    }
-    return 0;
-  }
-
-  // Whether the rules let this query see the key, and what padding says of the pair.
-  bool is_text(int64_t key) const {
-    if (probe_.key_valid.empty()) return true;
-    const auto valid = [&](int64_t row, int64_t column) {
-      // A mask bound to another axis is read only where the sizes allow it.
-      const bool inside = row < probe_.batch && column < probe_.keys;
-      return !inside || probe_.key_valid[static_cast<size_t>(row * probe_.keys + column)] != 0;
-    };
-    switch (rules_.padding) {
-      case PaddingAxis::key:
-        return valid(batch_, key);
-      case PaddingAxis::query:
-        return valid(batch_, position());
-      case PaddingAxis::batch_as_query:
-        return probe_.batch == probe_.queries ? valid(query_, key) : valid(batch_, key);
-      case PaddingAxis::batch_as_head:
-        return probe_.batch == probe_.heads ? valid(head_, key) : valid(batch_, key);
-      case PaddingAxis::ignored:
-        break;
-    }
-    return true;
-  }
-  int64_t position() const { return (rules_.aligned_top_left ? 0 : probe_.query_offset) + query_; }
-
-  bool sees(int64_t key) const {
-    bool visible = !probe_.causal || key <= position();
-    if (probe_.window > 0) {
-      const int64_t window = probe_.window + rules_.wider_window;
-      const bool near = key > position() - window && (probe_.causal || key < position() + window);
-      visible = visible && (near || key < probe_.sinks);
-    }
-    visible = visible || key < probe_.prefix;
-    if (!probe_.documents.empty() && !rules_.one_document) {
-      const auto document = [&](int64_t at) {
-        return probe_.documents[static_cast<size_t>(batch_ * probe_.keys + at)];
-      };
-      visible = visible && document(key) == document(position());
-    }
-    return visible && is_text(key);
-  }
-
-  Entry entry(int64_t key) const {
-    const double score = raw_score(key);
-    const bool visible = sees(key);
-    switch (rules_.mask) {
-      case MaskUse::keep:
-        return {score, visible};
-      case MaskUse::none:
-        return {score};
-      case MaskUse::inverted:
-        return {score, !visible};
-      case MaskUse::add_keep:
-        return {score + (visible ? 1 : 0)};
-      case MaskUse::add_forbidden:
-        return {score + (visible ? 0 : 1)};
-      case MaskUse::multiply_scores:
-        return {visible ? score : 0 * score};
-      case MaskUse::multiply_weights:
-        return {score, true, visible ? 1.0 : 0.0};
-    }
-    return {};
-  }
-
-  std::vector<double> softmax(const std::vector<Entry>& row) const {
-    double largest = -kInfinity;
-    for (const Entry& e : row) {
-      if (e.taken) largest = std::max(largest, e.score);
-    }
-    std::vector<double> weights(row.size());
-    if (largest == -kInfinity) {  // no key is visible
-      const double weight = rules_.empty_row == EmptyRow::nan ? kNan : 1.0 / row.size();
-      std::fill(weights.begin(), weights.end(), weight);
-      return weights;
-    }
-    double total = 0;
-    for (size_t key = 0; key < row.size(); ++key) {
-      if (!row[key].taken) continue;
-      weights[key] = rules_.subtracts_largest
-                         ? std::exp(row[key].score - largest)
-                         : static_cast<double>(std::exp(static_cast<float>(row[key].score)));
-      if (rules_.sums_in_bfloat16) weights[key] = rounded(weights[key]);
-      total += weights[key];
-      if (rules_.sums_in_bfloat16) total = rounded(total);
-    }
-    for (size_t key = 0; key < row.size(); ++key) weights[key] *= row[key].factor / total;
-    return weights;
-  }
-  static double rounded(double value) { return static_cast<double>(bfloat16(value)); }
-
-  const AttentionProbe& probe_;
-  const AttentionRules& rules_;
-  int64_t batch_;
-  int64_t head_;
-  int64_t query_;
-};
 
 // Fills q, k and v with normal numbers; scores have the standard deviation `spread`.
 class ProbeMaker {
@@ -298,22 +119,155 @@ std::vector<AttentionProbe> masked_probes(ProbeMaker& make) {
   };
 }
 
-// A padded key and value hold NaN, which must reach nobody.
-AttentionProbe nan_probe(ProbeMaker& make) {
-  AttentionProbe probe = make.filled({.name = "nan-in-padding",
-                                      .asks = "NaN in keys and values that nobody may see",
-                                      .batch = 2,
-                                      .heads = 3,
-                                      .key_heads = 3,
-                                      .queries = 5,
-                                      .keys = 5,
-                                      .key_valid = padded({5, 4}, 5, Side::right)});
-  const auto last = static_cast<size_t>(probe.head_size);
-  for (std::vector<float>* tensor : {&probe.k, &probe.v}) {
-    std::fill(tensor->end() - static_cast<int64_t>(last), tensor->end(),
-              std::numeric_limits<float>::quiet_NaN());
+// The same with NaN in the keys and values that no query may see, which must reach nobody.
+AttentionProbe with_nan_where_hidden(AttentionProbe probe) {
+  for (int64_t row = 0; row < probe.batch * probe.key_heads * probe.keys; ++row) {
+    const int64_t key = row % probe.keys;
+    const int64_t b = row / probe.keys / probe.key_heads;
+    bool is_seen = false;
+    for (int64_t q = 0; q < probe.queries; ++q) is_seen = is_seen || probe.visible(b, q, key);
+    if (is_seen) continue;
+    for (std::vector<float>* tensor : {&probe.k, &probe.v}) {
+      std::fill_n(tensor->begin() + row * probe.head_size, probe.head_size,
+                  std::numeric_limits<float>::quiet_NaN());
+    }
   }
   return probe;
+}
+
+AttentionProbe nan_in_padding(ProbeMaker& make) {
+  return with_nan_where_hidden(make.filled({.name = "nan-in-padding",
+                                            .asks = "NaN in keys and values that are padding",
+                                            .batch = 2,
+                                            .heads = 3,
+                                            .key_heads = 3,
+                                            .queries = 5,
+                                            .keys = 5,
+                                            .key_valid = padded({5, 4}, 5, Side::right)}));
+}
+
+// Every key that is hidden from one query is hidden from all, so that the right answers are
+// numbers.
+std::vector<AttentionProbe> nan_probes(ProbeMaker& make) {
+  std::vector<AttentionProbe> probes = {
+      make.filled({.name = "nan-in-future",
+                   .asks = "NaN in the unwritten slots of a cache",
+                   .batch = 2,
+                   .heads = 3,
+                   .key_heads = 3,
+                   .queries = 1,
+                   .keys = 8,
+                   .causal = true,
+                   .query_offset = 4}),
+      make.filled({.name = "nan-outside-window",
+                   .asks = "NaN in keys that the window has left",
+                   .batch = 2,
+                   .heads = 3,
+                   .key_heads = 3,
+                   .queries = 1,
+                   .keys = 6,
+                   .causal = true,
+                   .query_offset = 5,
+                   .window = 3}),
+      make.filled({.name = "nan-in-other-document",
+                   .asks = "NaN in the document before",
+                   .batch = 2,
+                   .heads = 4,
+                   .key_heads = 2,
+                   .queries = 3,
+                   .keys = 6,
+                   .query_offset = 3,
+                   .documents = {0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1}}),
+  };
+  for (AttentionProbe& probe : probes) probe = with_nan_where_hidden(std::move(probe));
+  return probes;
+}
+
+// 131 keys: more than two tiles of 64, the usual size, and no multiple of it.
+constexpr int64_t kLong = 131;
+
+// Documents of 50, 47 and 34 positions; the second lies in two tiles.
+std::vector<int32_t> three_documents() {
+  std::vector<int32_t> documents;
+  for (int64_t position = 0; position < kLong; ++position) {
+    documents.push_back(position < 50 ? 0 : position < 97 ? 1 : 2);
+  }
+  return documents;
+}
+
+std::vector<AttentionProbe> long_probes(ProbeMaker& make) {
+  return {
+      make.filled({.name = "window-long",
+                   .asks = "a window of 70 keys, over tiles",
+                   .heads = 2,
+                   .key_heads = 2,
+                   .queries = kLong,
+                   .keys = kLong,
+                   .head_size = 8,
+                   .causal = true,
+                   .window = 70}),
+      make.filled({.name = "padding-left-long",
+                   .asks = "padding on the left longer than a tile, grouped heads",
+                   .batch = 2,
+                   .heads = 6,
+                   .key_heads = 2,
+                   .queries = 5,
+                   .keys = kLong,
+                   .head_size = 8,
+                   .causal = true,
+                   .query_offset = kLong - 5,
+                   .key_valid = padded({kLong - 67, kLong}, kLong, Side::left)}),
+      make.filled({.name = "documents-long",
+                   .asks = "a document that lies in two tiles",
+                   .heads = 2,
+                   .key_heads = 2,
+                   .queries = kLong,
+                   .keys = kLong,
+                   .head_size = 8,
+                   .causal = true,
+                   .documents = three_documents()}),
+  };
+}
+
+std::vector<AttentionProbe> further_probes(ProbeMaker& make) {
+  return {
+      make.filled({.name = "padding-grouped",
+                   .asks = "keys beyond a row's length, four query heads over two key heads",
+                   .batch = 3,
+                   .heads = 4,
+                   .key_heads = 2,
+                   .queries = 5,
+                   .keys = 5,
+                   .key_valid = padded({5, 2, 4}, 5, Side::right)}),
+      make.filled({.name = "prefix",
+                   .asks = "three first keys that every query sees",
+                   .batch = 2,
+                   .heads = 3,
+                   .key_heads = 3,
+                   .queries = 7,
+                   .keys = 7,
+                   .causal = true,
+                   .prefix = 3}),
+      make.filled({.name = "sinks",
+                   .asks = "two first keys that stay visible beyond a window of three",
+                   .batch = 2,
+                   .heads = 3,
+                   .key_heads = 3,
+                   .queries = 9,
+                   .keys = 9,
+                   .causal = true,
+                   .window = 3,
+                   .sinks = 2}),
+      make.filled({.name = "head-of-13",
+                   .asks = "a head size that fills no vector",
+                   .batch = 2,
+                   .heads = 3,
+                   .key_heads = 3,
+                   .queries = 6,
+                   .keys = 6,
+                   .head_size = 13,
+                   .causal = true}),
+  };
 }
 
 }  // namespace
@@ -413,8 +367,14 @@ std::vector<AttentionProbe> attention_probes(DType dtype) {
                    .softcap = 2},
                   4),
   };
-  for (AttentionProbe& probe : masked_probes(make)) probes.push_back(std::move(probe));
-  probes.push_back(nan_probe(make));
+  const auto add = [&](std::vector<AttentionProbe> more) {
+    for (AttentionProbe& probe : more) probes.push_back(std::move(probe));
+  };
+  add(masked_probes(make));
+  probes.push_back(nan_in_padding(make));
+  add(nan_probes(make));
+  add(further_probes(make));
+  add(long_probes(make));
   return probes;
 }
 
@@ -427,18 +387,6 @@ AttentionProbe bias_probe() {
                .key_heads = 3,
                .queries = 5,
                .keys = 7});
-}
-
-std::vector<double> compute_attention(const AttentionProbe& probe, const AttentionRules& rules) {
-  const int64_t rows = probe.batch * probe.heads * probe.queries;
-  std::vector<double> y(static_cast<size_t>(rows * probe.head_size));
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t query = row % probe.queries;
-    const int64_t head = row / probe.queries % probe.heads;
-    const int64_t batch = row / probe.queries / probe.heads;
-    Row(probe, rules, batch, head, query).compute(&y[static_cast<size_t>(row * probe.head_size)]);
-  }
-  return y;
 }
 
 }  // namespace faultline::diagnose

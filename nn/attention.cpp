@@ -107,6 +107,23 @@ class HiddenNumbers {
   Tensor is_visible_BHQK_;  // bool
 };
 
+DType computation_dtype(const Tensor& q) {
+  const std::optional<DType> lower = Context::current().autocast;
+  return q.dtype() == DType::f32 ? lower.value_or(DType::f32) : q.dtype();
+}
+
+// The products of queries and keys. Those of f16 are kept in f32, as flash keeps them: they may
+// pass 65504 where the scaled scores do not.
+Tensor unscaled_scores(const Tensor& q_BHQD, const Tensor& k_BGKD, const HiddenNumbers* hidden) {
+  const auto scores = [&](const Tensor& q, const Tensor& k) {
+    return hidden != nullptr ? hidden->scores(q, k) : dot_products(q, k);
+  };
+  if (computation_dtype(q_BHQD) != DType::f16) return scores(q_BHQD, k_BGKD);
+  const Scoped<std::optional<DType>> off(Context::current().autocast, std::nullopt);
+  const auto wide = [](const Tensor& x) { return cast(cast(x, DType::f16), DType::f32); };
+  return scores(wide(q_BHQD), wide(k_BGKD));
+}
+
 Tensor math_attention(const Tensor& q_BHQD, const Tensor& k_BGKD, const Tensor& v_BGKE,
                       const Mask& mask, double scale, const AttentionOptions& options) {
   std::optional<HiddenNumbers> hidden;
@@ -114,7 +131,7 @@ Tensor math_attention(const Tensor& q_BHQD, const Tensor& k_BGKD, const Tensor& 
     hidden.emplace(mask,
                    ScoreSizes{q_BHQD.size(0), q_BHQD.size(1), q_BHQD.size(2), k_BGKD.size(2)});
   }
-  Tensor scores_BHQK = hidden ? hidden->scores(q_BHQD, k_BGKD) : dot_products(q_BHQD, k_BGKD);
+  Tensor scores_BHQK = unscaled_scores(q_BHQD, k_BGKD, hidden ? &*hidden : nullptr);
   if (options.softcap > 0) {
     scores_BHQK = tanh(scores_BHQK * (scale / options.softcap)) * options.softcap;
     scale = 1;
@@ -127,6 +144,7 @@ Tensor math_attention(const Tensor& q_BHQD, const Tensor& k_BGKD, const Tensor& 
       Context::current().seams.call<AttentionWeightsSeam>(scores_BHQK, mask, scale);
   observe("attention", {scores_BHQK, weights_BHQK, mask.key_valid, mask.documents, mask.keep},
           mask.attributes(scale));
+  if (weights_BHQK.dtype() != v_BGKE.dtype()) weights_BHQK = cast(weights_BHQK, v_BGKE.dtype());
   const DropoutUse& drop = options.dropout;
   if (drop.p > 0) weights_BHQK = dropout(weights_BHQK, drop.key, drop.p, drop.layer);
   return hidden ? hidden->sums(weights_BHQK, v_BGKE) : weighted_sums(weights_BHQK, v_BGKE);
@@ -175,11 +193,6 @@ bool weights_are_replaced() {
     if (std::string_view(name) == AttentionWeightsSeam::name) return true;
   }
   return false;
-}
-
-DType computation_dtype(const Tensor& q) {
-  const std::optional<DType> lower = Context::current().autocast;
-  return q.dtype() == DType::f32 ? lower.value_or(DType::f32) : q.dtype();
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace faultline::nn {
 // How a mask and the scores become attention weights, in the implementation `math`.
 struct AttentionWeightsSeam {
   static constexpr const char* name = "attention weights";
-  // The scores [B, H, Q, K] are multiplied by scale; the result is [B, H, Q, K], rows sum to 1, or
-  // are 0 where no key is visible.
+  // The scores [B, H, Q, K], f32 where attention is computed in f16, are multiplied by scale; the
+  // result is [B, H, Q, K], rows sum to 1, or are 0 where no key is visible.
   using Signature = Tensor(const Tensor& scores_BHQK, const Mask& mask, double scale);
   static Tensor standard(const Tensor& scores_BHQK, const Mask& mask, double scale);
 };
@@ -32,7 +32,7 @@ struct AttentionOptions {
 // policy leaves no implementation.
 //
 // `math` shows observers the scores and weights, before dropout, as the launch "attention" with
-// inputs scores, weights, key_valid, documents, keep and a MaskAttributes.
+// inputs scores, weights, key_valid, documents, keep and a MaskAttributes. Of f16 both are f32.
 Tensor attention(const Tensor& q_BHQD, const Tensor& k_BGKD, const Tensor& v_BGKE, const Mask& mask,
                  const AttentionOptions& options = {});
 

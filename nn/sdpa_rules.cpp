@@ -139,6 +139,17 @@ bool trains_in_cudnn(const SdpaCall& call, const SdpaDevice& device) {
   return (k <= 128 && v <= 128) || (k == 192 && v == 128) || (k == 256 && v == 256);
 }
 
+// Of the axes of a mask each must have the size of the scores' or be 1.
+bool has_cudnn_mask(const SdpaCall& call, const SdpaDevice&) {
+  if (!call.has_mask) return true;
+  if (call.mask.rank() != 2 && call.mask.rank() != 4) return false;
+  const Shape scores{call.query[0], call.query[1], call.query[2], call.key[2]};
+  for (int64_t axis = -call.mask.rank(); axis < 0; ++axis) {
+    if (call.mask[axis] != scores[axis] && call.mask[axis] != 1) return false;
+  }
+  return true;
+}
+
 constexpr Filter kCudnn[] = {
     {[](const SdpaCall&, const SdpaDevice& d) { return d.cudnn >= 90000; },
      "PyTorch was built without cuDNN 9 or later"},
@@ -152,6 +163,7 @@ constexpr Filter kCudnn[] = {
     {&has_low_precision, "it takes f16, and bf16 from sm80 on"},
     {[](const SdpaCall& c, const SdpaDevice&) { return !c.mask_requires_grad; },
      "the mask wants a gradient"},
+    {&has_cudnn_mask, "the mask must be [Q, K] or [B, H, Q, K], with these sizes or 1"},
     {[](const SdpaCall&, const SdpaDevice& d) { return between(d.sm, 80, 121); },
      "the device is not in sm80 to sm121"},
     {[](const SdpaCall& c, const SdpaDevice&) {

@@ -25,6 +25,7 @@ struct SdpaCall {
   Shape key;
   Shape value;
   bool has_mask = false;
+  Shape mask;  // if there is one: [Q, K] or [B, H, Q, K], or anything
   bool mask_requires_grad = false;
   bool is_causal = false;
   double dropout = 0;

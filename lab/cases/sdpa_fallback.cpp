@@ -55,11 +55,13 @@ std::vector<nn::SdpaCall> table() {
   const nn::SdpaCall plain = call_of(DType::bf16, 128);
   std::vector<nn::SdpaCall> calls(14, plain);
   calls[1].has_mask = true;
+  calls[1].mask = {kCallTokens, kCallTokens};
   calls[2] = call_of(DType::f32, 128);
   calls[3] = call_of(DType::f64, 128);
   calls[4].query = calls[4].key = calls[4].value = {16, kCallTokens, 128};
   calls[5] = calls[6] = call_of(DType::bf16, kCallHead);
   calls[6].has_mask = true;
+  calls[6].mask = calls[1].mask;
   calls[7] = call_of(DType::bf16, 320);
   calls[8].is_causal = true;
   calls[8].query = heads(8, 2, 128);
@@ -91,6 +93,7 @@ Grid picture() {
 void pytorch_chooses(const nn::Mask& mask, Metrics& metrics) {
   nn::SdpaCall call = call_of(DType::bf16, kCallHead);
   call.has_mask = mask.keep.defined();
+  if (call.has_mask) call.mask = mask.keep.shape();
   call.is_causal = mask.causal;
   const nn::SdpaChoice choice = nn::sdpa_choice(call, {});
   metrics.count("calls by math", choice.chosen == nn::SdpaBackend::math ? 1 : 0);

@@ -166,6 +166,23 @@ TEST_F(AttentionChecks, NameProductsThatAreKeptInFloat16) {
   expect_fault(*gpt2_, "large-products", "softmax.overflow:scale-after");
 }
 
+TEST_F(AttentionChecks, NameF16ProductsThatAreScaledTooLate) {
+  const AttentionFunction scales_late = [](const Tensor& q, const Tensor& k, const Tensor& v,
+                                           const nn::Mask& mask, double) {
+    const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+    return matmul(nn::AttentionWeightsSeam::standard(matmul(q, transpose(k, -2, -1)), mask, scale),
+                  v);
+  };
+  EXPECT_TRUE(check_large_products(scales_late, DType::f32).ok());
+  const AttentionCheck check = check_large_products(scales_late, DType::f16);
+  EXPECT_TRUE(check.failed());
+  EXPECT_EQ(check.cause, "softmax.overflow:scale-after");
+  for (const auto which : {nn::AttentionImplementation::math, nn::AttentionImplementation::flash}) {
+    const auto right = framework_attention(nn::AttentionPolicy::require(which));
+    EXPECT_TRUE(check_large_products(right, DType::f16).ok()) << name(which);
+  }
+}
+
 TEST_F(AttentionChecks, NameCausalityThatForgetsThePast) {
   const auto planted = context_.seams.replace<nn::AttentionWeightsSeam>(
       [](const Tensor& scores, const nn::Mask& mask, double scale) {
@@ -275,6 +292,23 @@ TEST_F(AttentionChecks, NameAPolicyThatNobodyAskedFor) {
   const auto planted = context_.seams.replace<nn::AttentionPolicySeam>(
       [] { return nn::AttentionPolicy::require(nn::AttentionImplementation::math); });
   expect_fault(*gpt2_, "dispatch", "kernel.silent-fallback:slow-path");
+}
+
+// The record says flash, and products run.
+TEST_F(AttentionChecks, NameAKernelThatIsNotTheOneOnRecord) {
+  const auto planted = context_.seams.replace<nn::SelfAttentionSeam>(
+      [](const Tensor& q, const Tensor& k, const Tensor& v, const nn::Mask& mask,
+         const nn::AttentionOptions&) {
+        nn::choose({.q_BHQD = q.shape(), .k_BGKD = k.shape(), .v_BGKE = v.shape(), .mask = mask},
+                   {});
+        const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+        const Tensor scores = matmul(q, transpose(k, -2, -1));
+        return matmul(nn::AttentionWeightsSeam::standard(scores, mask, scale), v);
+      });
+  const AttentionCheck check = check_dispatch(*gpt2_);
+  EXPECT_TRUE(check.failed());
+  EXPECT_EQ(check.what, "In a call math ran where the record says flash.");
+  EXPECT_EQ(check.cause, "kernel.silent-fallback:slow-path");
 }
 
 void add_adapter(nn::LanguageModel& model) {

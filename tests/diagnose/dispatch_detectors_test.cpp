@@ -253,6 +253,7 @@ TEST(DispatchAudit, SaysWhyPytorchTakesMath) {
   };
   EXPECT_THAT(choose({}), IsEmpty());
   call.has_mask = true;
+  call.mask = {64, 64};
   const std::vector<Detection> found = choose({});
   ASSERT_THAT(names_of(found), ElementsAre("dispatch.audit -> sdpa.fallback"));
   EXPECT_THAT(found[0].evidence, HasSubstr("attn_mask"));

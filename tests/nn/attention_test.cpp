@@ -297,6 +297,44 @@ TEST(Attention, ScaleIsAppliedOnce) {
 
 // ---- shared key heads ---------------------------------------------------------------------------
 
+// 128 x 23 x 23 = 67712 is no f16 number; the scaled score 5985 is. Both keys score the same, so
+// that the second query takes the mean. An f16 result is rounded to 2^-11 of itself, weights and
+// sums too: 4 in all. Of dk, the score's derivative is 0.25 (sum of dy v_0 - sum of dy v_1) = -+32.
+TEST(Attention, KeepsProductsThatLeaveTheRangeOfF16) {
+  constexpr int64_t kD = 128;
+  const double dk = 32 * 23 / std::sqrt(static_cast<double>(kD));
+  std::vector<double> expected_y(kD, 1.0), expected_dk(kD, -dk), expected_dv(kD, 1.5);
+  expected_y.resize(2 * kD, 1.5);
+  expected_dk.resize(2 * kD, dk);
+  expected_dv.resize(2 * kD, 0.5);
+  for (const auto which : {AttentionImplementation::math, AttentionImplementation::flash}) {
+    for (const bool is_cast : {false, true}) {
+      const DType dtype = is_cast ? DType::f32 : DType::f16;
+      Context& context = Context::current();
+      const Scoped<std::optional<DType>> autocast(
+          context.autocast, is_cast ? std::optional(DType::f16) : std::nullopt);
+      const Tensor q = full({1, 1, 2, kD}, 23, dtype);
+      const Tensor k = full({1, 1, 2, kD}, 23, dtype);
+      const Tensor v =
+          contiguous(expand(cast(tensor<float>({1, 2}, {1, 1, 2, 1}), dtype), {1, 1, 2, kD}));
+      for (const Tensor& x : {q, k, v}) set_requires_grad(x);
+      const Tensor y = attention(q, k, v, {}, {.policy = AttentionPolicy::require(which)});
+      EXPECT_EQ(y.dtype(), DType::f16);
+      backward(y, ones(y.shape(), y.dtype()));
+      const test::Tolerance rounding{.relative = 4 * 0x1p-11};
+      EXPECT_TRUE(test::close(y.to_vector<double>(), expected_y, rounding)) << name(which);
+      EXPECT_TRUE(test::close(gradient(k).to_vector<double>(), expected_dk, rounding))
+          << name(which) << is_cast;
+      EXPECT_TRUE(test::close(gradient(v).to_vector<double>(), expected_dv, rounding))
+          << name(which) << is_cast;
+      // The query's derivative is -32 + 32 of each element: products of 8.1 in f16.
+      EXPECT_TRUE(test::close(gradient(q).to_vector<double>(), std::vector<double>(2 * kD, 0),
+                              {.absolute = 4 * dk * 0x1p-11}))
+          << name(which) << is_cast;
+    }
+  }
+}
+
 TEST(GroupedQueries, NeighbouringHeadsShareAKeyHead) {
   const Tensor v = tensor<float>({1, 100}, {1, 2, 1, 1});
   const Tensor y = attention(zeros({1, 4, 1, 1}), zeros({1, 2, 1, 1}), v, {});

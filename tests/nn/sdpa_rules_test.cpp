@@ -26,6 +26,7 @@ SdpaCall changed(SdpaCall call, Change&& change) {
 
 SdpaCall masked(SdpaCall call) {
   call.has_mask = true;
+  call.mask = {64, 64};
   return call;
 }
 
@@ -150,6 +151,28 @@ TEST(SdpaRules, CudnnComesFirstOnHopperOnly) {
               (std::vector<SdpaBackend>{flash, efficient, math, cudnn}))
         << device.sm;
   }
+}
+
+// Two or four dimensions, each of the scores' size or 1, and no gradient wanted.
+TEST(SdpaRules, CudnnAsksForAMaskThatFitsTheScores) {
+  const SdpaDevice hopper{.sm = 90, .cudnn = 91600, .cudnn_frontend = 11000};
+  const auto with = [](const Shape& mask) {
+    return changed(masked(call(DType::bf16, 128)), [&](SdpaCall& c) { c.mask = mask; });
+  };
+  for (const Shape& mask :
+       {Shape{64, 64}, Shape{1, 64}, Shape{2, 8, 64, 64}, Shape{2, 1, 1, 64}, Shape{1, 1, 64, 1}}) {
+    EXPECT_EQ(chosen(with(mask), hopper), cudnn) << fmt::format("{}", mask);
+  }
+  for (const Shape& mask : {Shape{64}, Shape{8, 64, 64}, Shape{1, 1, 1, 64, 64}, Shape{64, 63},
+                            Shape{4, 1, 64, 64}, Shape{2, 2, 64, 64}}) {
+    const SdpaChoice choice = sdpa_choice(with(mask), hopper);
+    ASSERT_NE(choice.chosen, cudnn) << fmt::format("{}", mask);
+    EXPECT_EQ(choice.rejected[0].backend, cudnn);
+    EXPECT_THAT(choice.rejected[0].reasons, ElementsAre(HasSubstr("mask must be [Q, K]")));
+  }
+  const auto learned = changed(with({64, 64}), [](SdpaCall& c) { c.mask_requires_grad = true; });
+  EXPECT_THAT(sdpa_choice(learned, hopper).rejected[0].reasons,
+              ElementsAre(HasSubstr("wants a gradient")));
 }
 
 }  // namespace

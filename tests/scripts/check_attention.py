@@ -130,6 +130,15 @@ with tempfile.TemporaryDirectory() as scratch:
     named = [m["cause"] for m in verdict(1, "--judge", d / "inverted.safetensors").get("mistakes", [])]
     expect(named == ["attn.mask-broadcast:inverted"], f"inverted answers: {named}")
 
+    right = answers(probes)
+    write_safetensors(d / "capless.safetensors", {n: y for n, y in right.items() if n != "softcap"})
+    expect(verdict(0, "--judge", d / "capless.safetensors").get("verdict") == "healthy", "all but softcap")
+    write_safetensors(d / "one.safetensors", {"plain": right["plain"]})
+    expect(verdict(2, "--judge", d / "one.safetensors").get("verdict") == "undecided", "one answer")
+    refused("no answer (causal, ", "--judge", d / "one.safetensors")
+    _, out, _ = run("check-attention", "--judge", d / "one.safetensors")
+    expect(f"1 of {len(right)} answered, right; {len(right) - 1} not answered." in out, out)
+
     refused("nowhere", d / "nowhere")
     refused("give one of", *[])
     refused("give one of", d / "gpt2", "--emit", probes_file)
