@@ -26,12 +26,20 @@ struct Curve {
   std::vector<double> y;
 };
 
-// A table to draw, row by row: which query sees which key, with what weight.
+// What the rows or the columns of a grid are; where they have no names they are numbered from 0.
+struct GridAxis {
+  std::string name;
+  std::vector<std::string> places = {};  // one for each row or column, or none
+};
+
+// A table to draw, row by row; without other axes, which query sees which key, with what weight.
 struct Grid {
   std::string name;
   int64_t rows = 0;
   int64_t columns = 0;
   std::vector<double> values;
+  GridAxis row_axis = {"query"};
+  GridAxis column_axis = {"key"};
 };
 
 // The figures of a run, in the order in which they were first set; and its pictures, which prove

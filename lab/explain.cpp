@@ -170,6 +170,13 @@ Json training_json(const Variant& variant) {
   return Json::object().set("steps", variant.training().steps).set("needs", needs);
 }
 
+Json generation_json(const Variant& variant) {
+  if (!variant.has_generation_form()) return {};
+  Json needs = Json::object();
+  for (const auto& [flag, value] : variant.generation().needs) needs.set(flag, value);
+  return Json::object().set("needs", needs);
+}
+
 Json variant_json(const Variant& variant) {
   return Json::object()
       .set("name", variant.name())
@@ -178,6 +185,7 @@ Json variant_json(const Variant& variant) {
       .set("expected", figures_json(variant))
       .set("claimed", variant.claim() ? Json(variant.claim()->what) : Json())
       .set("training", training_json(variant))
+      .set("generation", generation_json(variant))
       .set("no_training", variant.has_training_form() ? Json() : variant.no_training_reason());
 }
 

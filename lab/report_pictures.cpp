@@ -109,18 +109,20 @@ std::string curve_html(const CaseResult& result, const std::string& name) {
                      escaped(x), escaped(y), key, words, head, body);
 }
 
-// What the rows and columns of a grid are; what is no attention has no such names.
-std::pair<const char*, const char*> sides_of(const std::string& name) {
-  if (name.find("attention") != std::string::npos) return {"query", "key"};
-  return {"row", "column"};
+// The row or column as its axis names it, else its number.
+std::string place_on(const GridAxis& axis, int64_t i) {
+  const auto at = static_cast<size_t>(i);
+  return at < axis.places.size() ? escaped(axis.places[at]) : std::to_string(i);
 }
 
 std::string grid_table(const char* run, const Grid& grid) {
   std::string head;
-  for (int64_t c = 0; c < grid.columns; ++c) head += fmt::format("<th scope=\"col\">{}</th>", c);
+  for (int64_t c = 0; c < grid.columns; ++c) {
+    head += fmt::format("<th scope=\"col\">{}</th>", place_on(grid.column_axis, c));
+  }
   std::string body;
   for (int64_t r = 0; r < grid.rows; ++r) {
-    body += fmt::format("<tr><th scope=\"row\">{}</th>", r);
+    body += fmt::format("<tr><th scope=\"row\">{}</th>", place_on(grid.row_axis, r));
     for (int64_t c = 0; c < grid.columns; ++c) {
       const auto place = static_cast<size_t>(r * grid.columns + c);
       body += place < grid.values.size() ? fmt::format("<td>{}</td>", number(grid.values[place]))
@@ -133,16 +135,19 @@ std::string grid_table(const char* run, const Grid& grid) {
 <tbody>
 {3}</tbody></table>
 )",
-                     run, sides_of(grid.name).first, head, body);
+                     run, escaped(grid.row_axis.name), head, body);
 }
 
 std::string grid_html(const CaseResult& result, const std::string& name) {
-  const auto [row, column] = sides_of(name);
+  std::string row;
+  std::string column;
   std::string drawings;
   std::string tables;
   for (const auto& [label, run] : runs_of(result)) {
     const Grid* grid = find(run->metrics.grids(), name);
     if (grid == nullptr || grid->rows < 1 || grid->columns < 1) continue;
+    row = escaped(grid->row_axis.name);
+    column = escaped(grid->column_axis.name);
     drawings += fmt::format(
         R"(<div class="drawing" role="img" aria-label="Grid: {}, {} run. Rows ({}): {}, columns ({}): {}. Its numbers are in the table below."></div>
 )",
@@ -151,7 +156,7 @@ std::string grid_html(const CaseResult& result, const std::string& name) {
   }
   if (tables.empty()) return "";
   return fmt::format(R"(<figure class="picture grid" data-row="{0}" data-column="{1}">
-<figcaption>{2}: {5}the stronger the colour, the larger the size</figcaption>
+<figcaption>{2}: a row for each {0}, a column for each {1}; the stronger the colour, the larger the size</figcaption>
 <div class="panels">
 {3}</div>
 <details class="numbers"><summary>Numbers of this picture</summary>
@@ -159,8 +164,7 @@ std::string grid_html(const CaseResult& result, const std::string& name) {
 {4}</div></details>
 </figure>
 )",
-                     row, column, escaped(name), drawings, tables,
-                     std::string_view(row) == "row" ? "" : "a row a query, a column a key; ");
+                     row, column, escaped(name), drawings, tables);
 }
 
 }  // namespace

@@ -48,6 +48,16 @@ std::vector<double> numbers_from_json(const Json& json) {
   return values;
 }
 
+Json axis_json(const GridAxis& axis) {
+  return Json::object().set("name", axis.name).set("places", Json::array_of(axis.places));
+}
+
+GridAxis axis_from_json(const Json& json) {
+  GridAxis axis{json.at("name").text()};
+  for (const Json& place : json.at("places").items()) axis.places.push_back(place.text());
+  return axis;
+}
+
 Json pictures_json(const Metrics& metrics) {
   Json curves = Json::array();
   for (const Curve& curve : metrics.curves()) {
@@ -62,6 +72,8 @@ Json pictures_json(const Metrics& metrics) {
                    .set("name", grid.name)
                    .set("rows", grid.rows)
                    .set("columns", grid.columns)
+                   .set("row_axis", axis_json(grid.row_axis))
+                   .set("column_axis", axis_json(grid.column_axis))
                    .set("values", numbers(grid.values)));
   }
   return Json::object().set("curves", curves).set("grids", grids);
@@ -74,7 +86,8 @@ void add_pictures(Metrics& metrics, const Json& json) {
   }
   for (const Json& grid : json.at("grids").items()) {
     metrics.add(Grid{grid.at("name").text(), grid.at("rows").integer(),
-                     grid.at("columns").integer(), numbers_from_json(grid.at("values"))});
+                     grid.at("columns").integer(), numbers_from_json(grid.at("values")),
+                     axis_from_json(grid.at("row_axis")), axis_from_json(grid.at("column_axis"))});
   }
 }
 

@@ -59,7 +59,7 @@ void four_heads(const RunOptions&, Metrics& metrics) {
     reads.push_back(value == 1 ? 1 : 0);
     reads.push_back(value == 100 ? 1 : 0);
   }
-  metrics.add(Grid{"query head reads key head", kHeads, 2, reads});
+  metrics.add(Grid{"query head reads key head", kHeads, 2, reads, {"query head"}, {"key head"}});
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ void two_of_four(const RunOptions& options, Metrics& metrics) {
   metrics.measure("last row", rows[3]);
   std::vector<double> is_number;
   for (const double row : rows) is_number.push_back(std::isnan(row) ? 0 : 1);
-  metrics.add(Grid{"rows that are numbers", kTokens, 1, is_number});
+  metrics.add(Grid{"rows that are numbers", kTokens, 1, is_number, {"query"}, {"output"}});
 }
 
 }  // namespace

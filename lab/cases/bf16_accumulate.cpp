@@ -250,8 +250,8 @@ void close_values(const RunOptions& options, Metrics& metrics) {
   const std::vector<double> y = layer_norm(x, {}, {}).to_vector<double>();
   metrics.measure("variance", variance_used(x));
   metrics.measure("y[0]", y[0]);
-  metrics.add(Grid{"x", 1, 8, x.to_vector<double>()});
-  metrics.add(Grid{"y = layer_norm(x)", 1, 8, y});
+  metrics.add(Grid{"x", 1, 8, x.to_vector<double>(), {"row"}, {"feature"}});
+  metrics.add(Grid{"y = layer_norm(x)", 1, 8, y, {"row"}, {"feature"}});
 }
 
 // A row of text and one of padding, which is all zeros, under the epsilon of BERT.
@@ -261,7 +261,7 @@ void padded_row(const RunOptions& options, Metrics& metrics) {
   const std::vector<double> y = layer_norm(x, {}, {}, 1e-12).to_vector<double>();
   metrics.measure("y of text", y[0]);
   metrics.measure("y of padding", y[8]);
-  metrics.add(Grid{"y = layer_norm(x), text above padding", 2, 8, y});
+  metrics.add(Grid{"y = layer_norm(x)", 2, 8, y, {"row", {"text", "padding"}}, {"feature"}});
 }
 
 // ---- the variants -------------------------------------------------------------------------------

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <numeric>
 
 #include "core/context.h"
@@ -33,6 +34,19 @@ nn::ContextFit count_before_the_cut(int64_t requested, int64_t new_tokens,
   return fit;
 }
 
+// What is reported of each token, by its place in the prompt: a row for each figure of the answer.
+Grid picture(const nn::ContextFit& fit, const std::vector<int32_t>& tokens) {
+  const auto count = static_cast<int64_t>(tokens.size());
+  std::vector<double> marks(static_cast<size_t>(3 * count), 0);
+  std::fill_n(marks.begin(), fit.requested, 1);
+  for (const int32_t token : fit.of(tokens)) marks[static_cast<size_t>(count + token)] = 1;
+  for (const nn::TokenRange& range : fit.dropped) {
+    std::fill_n(marks.begin() + 2 * count + range.begin, range.end - range.begin, 1);
+  }
+  return {"tokens of the prompt that the answer reports", 3,        count, marks,
+          {"figure", {"requested", "used", "dropped"}},   {"token"}};
+}
+
 // Twelve tokens for a context of eight, the tail to be kept; the seed says how many are to follow.
 void twelve_in_eight(const RunOptions& options, Metrics& metrics) {
   constexpr int64_t kTokens = 12;
@@ -49,9 +63,7 @@ void twelve_in_eight(const RunOptions& options, Metrics& metrics) {
   metrics.count("reported dropped", static_cast<double>(dropped));
   metrics.count("used", static_cast<double>(fit.used));
   metrics.count("first token seen", fit.of(tokens).front());
-  std::vector<double> seen(kTokens, 0);
-  for (const int32_t token : fit.of(tokens)) seen[static_cast<size_t>(token)] = 1;
-  metrics.add(Grid{"tokens that the model sees", 1, kTokens, seen});
+  metrics.add(picture(fit, tokens));
 }
 
 }  // namespace

@@ -45,11 +45,10 @@ void merge_square_layer(const RunOptions&, Metrics& metrics) {
   metrics.measure("second output beside", beside.to_vector<double>()[1]);
   metrics.measure("second output merged", merged.to_vector<double>()[1]);
   metrics.measure("norm of what was added", norm_of_added(layer.weight().value()));
-  metrics.add(Grid{"what was added to the weight (log10)", kWidth, kWidth, [&] {
-                     std::vector<double> added = layer.weight().value().to_vector<double>();
-                     for (double& value : added) value = std::log10(value);
-                     return added;
-                   }()});
+  std::vector<double> added = layer.weight().value().to_vector<double>();
+  for (double& value : added) value = std::log10(value);
+  metrics.add(
+      Grid{"what was added to the weight (log10)", kWidth, kWidth, added, {"output"}, {"input"}});
 }
 
 }  // namespace

@@ -103,6 +103,7 @@ class TunesToStop : public Experiment {
     metrics.count("end labels", static_cast<double>(end_labels()));
     metrics.count("tokens written", static_cast<double>(text.size()));
     metrics.count("repeated tail", static_cast<double>(report.repetition.repeated_tail));
+    metrics.measure("repeated 4-grams", report.repetition.share);
     metrics.count("places where the cache differs",
                   report.origin == nn::RepetitionOrigin::data ? 0 : 1);
     add_trace(metrics, text);
@@ -200,6 +201,7 @@ FAULT(lora_repetition) {
       .expect("end labels", 0)
       .expect("tokens written", 32)
       .expect("repeated tail", 16)
+      .expect("repeated 4-grams", 1 - 8.0 / 29)  // of 29 in the text 8 are different
       .caught_by("labels.alignment")
       // A verse ends every 142 bytes: eight of them within some ten steps.
       .in_training({.steps = 200, .needs = {{"documents", "verse"}, {"lora", "r=4,alpha=8"}}});

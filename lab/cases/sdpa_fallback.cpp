@@ -80,8 +80,28 @@ std::vector<nn::SdpaCall> table() {
 Grid picture() {
   Context quiet;
   const ContextGuard guard(quiet);
-  Grid grid{"backend by call: flash, efficient, cudnn, math", 14, 4, std::vector<double>(14 * 4)};
   const std::vector<nn::SdpaCall> calls = table();
+  // What sets each call apart from bf16 of head size 128.
+  const std::vector<std::string> names = {"bf16",
+                                          "mask",
+                                          "f32",
+                                          "f64",
+                                          "3 dimensions",
+                                          "head 100",
+                                          "head 100, mask",
+                                          "head 320",
+                                          "causal, 2 x 5",
+                                          "head 192, value 128",
+                                          "gradient, head 208",
+                                          "last stride",
+                                          "no keys",
+                                          "2 key heads"};
+  Grid grid{"backend that a call gets",
+            static_cast<int64_t>(calls.size()),
+            4,
+            std::vector<double>(calls.size() * 4),
+            {"call", names},
+            {"backend", {"flash", "efficient", "cuDNN", "math"}}};
   for (size_t i = 0; i < calls.size(); ++i) {
     const auto backend = static_cast<size_t>(*nn::sdpa_choice(calls[i], {}).chosen);
     grid.values[i * 4 + backend] = 1;

@@ -1,21 +1,26 @@
 import torch
 from torch.nn.functional import scaled_dot_product_attention as attention
 
-def last(v, visible=None):  # what one query gives; all scores are 0
+def show(v, queries=1, **mask):  # all scores are 0; the last query stands at token 3 or 4
     v = torch.tensor(v).reshape(1, 1, -1, 1)
-    return attention(torch.zeros(1, 1, 1, 1), torch.zeros_like(v), v, visible).item()
+    y = attention(torch.zeros(1, 1, queries, 1), torch.zeros_like(v), v, **mask).flatten()
+    first = (4 if v[0, 0].max() == 16 else 3) - queries + 1
+    print("  ".join(f"q{first + i} {value:.6f}" for i, value in enumerate(y.tolist())))
 
-# Five tokens in a static cache of eight slots, and a query that gets no mask.
-cache = [1.0, 2, 4, 8, 16, 0, 0, 0]
-print(f"q4 {last(cache, torch.arange(8)[None] < 5):.6f}")
-print(f"q4 {last(cache):.6f}")
-# The fourth key is written where the first one is.
-print(f"q3 {last([1.0, 2, 4, 8]):.6f}")
-print(f"q3 {last([8.0, 2, 4]):.6f}")
-# Two slots of padding and two tokens; the next one is in slot 4, at position 2.
-for position in 2, 4:
-    print(f"score {torch.tensor(float(position)).cos():.6f}")
+five, slots = [1.0, 2, 4, 8, 16], [1.0, 2, 4, 8, 16, 0, 0, 0]
+show(five, 2, attn_mask=torch.ones(2, 5, dtype=torch.bool).tril(3))
+show(five, 2, is_causal=True)  # two new queries over three cached keys and their own
+show(slots, attn_mask=torch.arange(8)[None] < 5)
+show(slots)  # five tokens in a static cache of eight slots, and no mask
+show([1.0, 2, 4, 8]), show([8.0, 2, 4])  # the fourth key is written where the first one is
+# Two slots of padding, two tokens of the prompt, and the one that is decoded in slot 4.
+position, cache_position = torch.tensor([0, 0, 1, 1, 1]).cumsum(0) - 1, torch.arange(5)
+turned = lambda at: torch.stack([torch.cos(at.float()), torch.sin(at.float())])  # (1, 0) by position
+for decoded in position, cache_position:
+    print(f"score {turned(decoded[4]) @ turned(position[2]):.6f}")
 # prints:
+# q3 3.750000  q4 6.200000
+# q3 1.000000  q4 1.500000
 # q4 6.200000
 # q4 3.875000
 # q3 3.750000

@@ -5,6 +5,12 @@
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+
 #include "core/error.h"
 #include "tests/data/tokenizer_golden.h"
 
@@ -53,6 +59,35 @@ TEST(BpeTraining, StopsWhenNoPairIsLeftOrOftenEnough) {
   EXPECT_EQ(merges_of(train_bpe(texts, {.vocab_size = 5000, .min_frequency = 2})),
             (std::vector<std::string>{"a a"}));
   EXPECT_EQ(train_bpe({}, {.vocab_size = 5000}).vocab_size(), 256);
+}
+
+// For tests/interop/run.py, which opens the files: each tokenizer of a folder saved anew, and
+// learned anew from a folder of texts.
+TEST(TokenizerWorker, SavesAndLearns) {
+  const char* given = std::getenv("TOKENIZERS");
+  if (given == nullptr) GTEST_SKIP();
+  const std::filesystem::path out = std::getenv("TOKENIZERS_OUT");
+  std::set<std::filesystem::path> files;  // in the order in which Hugging Face was given them
+  for (const auto& file : std::filesystem::directory_iterator(std::getenv("TOKENIZER_TEXTS"))) {
+    files.insert(file.path());
+  }
+  std::vector<std::string> texts;
+  for (const auto& file : files) {
+    std::ifstream stream(file, std::ios::binary);
+    texts.emplace_back(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>());
+  }
+  for (const auto& folder : std::filesystem::directory_iterator(given)) {
+    const std::string name = folder.path().filename();
+    for (const char* how : {"saved", "learned"})
+      std::filesystem::create_directories(out / how / name);
+    const BpeTokenizer loaded = BpeTokenizer::load(folder.path());
+    loaded.save(out / "saved" / name / "tokenizer.json");
+    const bool llama = name == "llama3";
+    train_bpe(texts, {.vocab_size = loaded.vocab_size(),
+                      .special_tokens = {"<|endoftext|>", "<|begin|>"},
+                      .patterns = {std::string(llama ? kLlama3Pattern : kGpt2Pattern)}})
+        .save(out / "learned" / name / "tokenizer.json");
+  }
 }
 
 TEST(BpeTraining, RefusesWhatCannotBeTrained) {

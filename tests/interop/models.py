@@ -43,6 +43,7 @@ def models():
         Model("llama, tied", llama(tie_word_embeddings=True)),
         Model("llama, biases", llama(attention_bias=True, mlp_bias=True)),
         Model("llama, linear", llama(**rope("linear", factor=2.0))),
+        Model("llama, dynamic, within", llama(**rope("dynamic", factor=2.0))),
         Model("llama, yarn", llama(**rope("yarn", factor=4.0,
                                           original_max_position_embeddings=32))),
         Model("llama, llama3", llama(**rope("llama3", factor=8.0, low_freq_factor=1.0,

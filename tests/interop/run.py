@@ -6,6 +6,7 @@ is made here at random; nothing is loaded from a hub. The PyTorch code of the pa
 runs here too. Exit 0 only if every row agrees.
 """
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -35,8 +36,17 @@ BOUND = 3e-5
 
 
 class Faultline:
-    def __init__(self, binary):
-        self.binary = binary
+    def __init__(self, binary, worker):
+        self.binary, self.worker = binary, worker
+
+    def tokenizers(self, given, corpus, out):
+        """Saves each tokenizer of `given` anew, and what it learns from the texts `corpus`, in `out`."""
+        done = subprocess.run([self.worker, "--gtest_filter=TokenizerWorker.*"], text=True, timeout=600,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              env={**os.environ, "TOKENIZERS": str(given), "TOKENIZER_TEXTS": str(corpus),
+                                   "TOKENIZERS_OUT": str(out)})
+        if done.returncode:
+            sys.exit(f"interop: {self.worker}: {done.stdout.strip()}")
 
     def run(self, *arguments):
         done = subprocess.run([self.binary, *map(str, arguments)], capture_output=True, text=True,
@@ -121,6 +131,16 @@ def compare_logits(table, faultline, scratch):
                     continued(made, prompt))
 
 
+def compare_dynamic(table, faultline, scratch):
+    """Beyond the positions of its training, where the frequencies follow the length."""
+    model = models.Model("", models.llama(max_position_embeddings=32, **models.rope("dynamic", factor=2.0)))
+    save(models.build(model, seed=51), scratch / "dynamic")
+    ids = torch.randint(0, 256, (3, 40), generator=torch.Generator().manual_seed(7))
+    theirs = reference(opened(scratch / "dynamic"), ids)[0]
+    table.row("llama, dynamic, beyond 32 positions: logits",
+              distance(faultline.logits(scratch / "dynamic", ids)[0], theirs), BOUND)
+
+
 def compare_sharded(table, faultline, scratch):
     made = models.build(models.Model("llama", models.llama()), seed=50)
     save_folder = scratch / "sharded"
@@ -146,6 +166,42 @@ def compare_tokens(table, faultline, scratch):
         ours = json.loads(faultline.run("tokenize", folder, file, "--json", "-"))
         table.equal(f"{rule}: bytes back from invalid UTF-8", bytes.fromhex(ours["bytes"]),
                     texts.INVALID)
+
+
+def split_alike(table, name, folder, theirs):
+    """A tokenizer.json written here, in tokenizers and in transformers, against `theirs` on all texts."""
+    complaints = []
+    with heard(complaints):
+        opened_by = {"tokenizers": tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")),
+                     "AutoTokenizer": transformers.AutoTokenizer.from_pretrained(folder)}
+    table.none(f"{name}: what transformers says", complaints)
+    for by, ours in opened_by.items():
+        ids = lambda text: ours.encode(text).ids if by == "tokenizers" else ours(text).input_ids
+        wrong = [text for text, content in texts.hard_texts() if ids(content) != theirs(content)]
+        table.none(f"{name}: texts that {by} splits otherwise", wrong)
+
+
+def compare_own_tokenizers(table, faultline, scratch):
+    """Tokenizers that were loaded and saved, and learned, here."""
+    given, corpus, out = scratch / "given", scratch / "corpus-texts", scratch / "own-tokenizers"
+    corpus.mkdir()
+    for number, text in enumerate(texts.corpus()):
+        (corpus / f"{number:02}").write_bytes(text.encode())
+    made = dict(texts.trained_tokenizers())
+    for rule, tokenizer in made.items():
+        (given / rule).mkdir(parents=True)
+        tokenizer.save(str(given / rule / "tokenizer.json"))
+    faultline.tokenizers(given, corpus, out)
+    for rule, tokenizer in made.items():
+        encoded = lambda text: tokenizer.encode(text).ids
+        saved = (out / "saved" / rule / "tokenizer.json").read_bytes()
+        table.equal(f"{rule}, saved here: bytes of the file", saved,
+                    (given / rule / "tokenizer.json").read_bytes())
+        split_alike(table, f"{rule}, saved here", out / "saved" / rule, encoded)
+        learned = json.loads((out / "learned" / rule / "tokenizer.json").read_text(encoding="utf-8"))
+        table.equal(f"{rule}, learned here: merges", learned["model"]["merges"],
+                    json.loads(tokenizer.to_str())["model"]["merges"])
+        split_alike(table, f"{rule}, learned here", out / "learned" / rule, encoded)
 
 
 def adapters(config_kind):
@@ -222,35 +278,79 @@ def compare_attention(table, faultline, scratch):
 
 
 class Complaints(logging.Handler):
-    def __init__(self):
+    def __init__(self, said):
         super().__init__(logging.WARNING)
-        self.said = []
+        self.said = said
 
     def emit(self, record):
         self.said.append(record.getMessage().splitlines()[0])
 
 
+@contextlib.contextmanager
+def heard(said):
+    """Adds to `said` what transformers logs, and what anybody warns of."""
+    complaints, logger = Complaints(said), logging.getLogger("transformers")
+    logger.addHandler(complaints)
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            yield
+    finally:
+        logger.removeHandler(complaints)
+    said += [f"{w.category.__name__}: {str(w.message).splitlines()[0]}" for w in warned]
+
+
+def opens_silently(table, name, folder):
+    """The folder in transformers, which must not complain."""
+    said = []
+    with heard(said):
+        theirs, info = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True)
+    table.none(f"{name}: what transformers says",
+               said + [f"{key}: {value}" for key, value in info.items() if value])
+    return theirs.eval()
+
+
+def written_models():
+    """What is opened here and written again: the variants that a folder spells otherwise."""
+    yield from models.models()
+    yield models.Model("llama, tied, biases", models.llama(tie_word_embeddings=True, attention_bias=True))
+
+
 def compare_written(table, faultline, scratch):
-    """Folders written here, opened by transformers, which must not complain."""
+    """Runs written here as folders."""
     ids = torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(10))
     for preset in ("tiny", "llama-tiny"):
         run, folder = scratch / f"run-{preset}", scratch / f"hf-{preset}"
         faultline.run("train", preset, "--steps", 3, "--out", run)
         faultline.run("convert", run, folder, "--to", "hf")
-        complaints = Complaints()
-        logging.getLogger("transformers").addHandler(complaints)
-        theirs, info = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, output_loading_info=True)
-        logging.getLogger("transformers").removeHandler(complaints)
-        table.none(f"{preset} written here: what transformers says", complaints.said +
-                   [f"{key}: {value}" for key, value in info.items() if value])
-        expected = reference(theirs.eval(), ids)[0]
+        expected = reference(opens_silently(table, f"{preset} written here", folder), ids)[0]
         table.row(f"{preset} written here: logits", distance(faultline.logits(run, ids)[0], expected),
                   BOUND)
+        split_alike(table, f"{preset}, its tokenizer of bytes", folder, lambda text: list(text.encode()))
         back = scratch / f"back-{preset}"
         faultline.run("convert", folder, back, "--to", "run")
         table.row(f"{preset} there and back: logits",
                   distance(faultline.logits(back, ids)[0], faultline.logits(run, ids)[0]), 0)
+
+
+def compare_rewritten(table, faultline, scratch):
+    """Folders of every kind, written again here, in one file and in shards. The weights keep their
+    bits, so the logits of transformers do."""
+    ids = torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(11))
+    for number, model in enumerate(written_models()):
+        given = scratch / f"given{number}"
+        save(models.build(model, seed=number), given)
+        expected = reference(opened(given), ids)[0]
+        for name, options in (("written again", []), ("in shards", ["--shard-bytes", 60000])):
+            folder = scratch / f"again{number}-{len(options)}"
+            faultline.run("convert", given, folder, "--to", "hf", *options)
+            what = f"{model.name}, {name}"
+            if options:
+                shards = len(list(folder.glob("model-*.safetensors")))
+                table.none(f"{what}: fewer than 2 shards", [] if shards > 1 else [str(shards)])
+            found = reference(opens_silently(table, what, folder), ids)[0]
+            table.row(f"{what}: logits", distance(found, expected), 0)
 
 
 def compare_blocks(table, faultline, scratch):
@@ -261,17 +361,20 @@ def compare_blocks(table, faultline, scratch):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", required=True)
-    binary = parser.parse_args().binary
+    parser.add_argument("--worker", help="the program test_data; otherwise that beside the binary")
+    asked = parser.parse_args()
+    worker = asked.worker or str(pathlib.Path(asked.binary).parent / "test_data")
     transformers.logging.set_verbosity_warning()
     transformers.logging.disable_progress_bar()
     warnings.filterwarnings("ignore", category=FutureWarning)  # of PEFT about transformers
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, "
           f"peft {peft.__version__}, tokenizers {tokenizers.__version__}")
-    table, faultline = Table(), Faultline(binary)
+    table, faultline = Table(), Faultline(asked.binary, worker)
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        for compare in (compare_logits, compare_sharded, compare_tokens, compare_adapters,
-                        compare_training, compare_written, compare_attention, compare_blocks):
+        for compare in (compare_logits, compare_dynamic, compare_sharded, compare_tokens,
+                        compare_own_tokenizers, compare_adapters, compare_training, compare_written,
+                        compare_rewritten, compare_attention, compare_blocks):
             compare(table, faultline, scratch)
     if table.failed:
         sys.exit(f"interop: {table.failed} rows failed")

@@ -32,8 +32,12 @@ def hard_texts():
     yield "an empty text", ""
 
 
+def corpus():
+    """What tokenizers learn from."""
+    return [bible()[:400000], *(text for name, text in hard_texts() if len(text) < 1000)]
+
+
 def trained_tokenizers():
-    corpus = [bible()[:400000], *(text for name, text in hard_texts() if len(text) < 1000)]
     specials = ["<|endoftext|>", "<|begin|>"]
     for rule in ("gpt2", "llama3"):
         made = tokenizers.Tokenizer(models.BPE(ignore_merges=rule == "llama3"))
@@ -44,7 +48,7 @@ def trained_tokenizers():
                 pre_tokenizers.Split(Regex(LLAMA3), behavior="isolated"),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
         made.decoder = decoders.ByteLevel()
-        made.train_from_iterator(corpus, trainers.BpeTrainer(
+        made.train_from_iterator(corpus(), trainers.BpeTrainer(
             vocab_size=2000, special_tokens=specials, show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
         yield rule, made

@@ -43,7 +43,7 @@ void define_own(Catalogue& lab) {
       .expect_within("n", 0.5, 0.25, "the reason")
       .claimed("the remedy", [](Context&) { return nullptr; })
       .in_training({.steps = 300, .needs = {{"pack", "false"}, {"batch_size", "2"}}});
-  add_variant(fault, "b").not_in_training("the why");
+  add_variant(fault, "b").in_generation({.needs = {{"kv-pages", "on"}}}).not_in_training("the why");
 }
 
 const Catalogue& own() {
@@ -93,7 +93,10 @@ TEST(Explain, GivesAPageAllThatItNeeds) {
   EXPECT_EQ(form.at("training").to_text(),
             R"({"steps":300,"needs":{"batch_size":"2","pack":"false"}})");
   EXPECT_EQ(form.at("claimed").text(), "the remedy");
-  EXPECT_EQ(json.at("forms").items().at(1).at("no_training").text(), "the why");
+  EXPECT_EQ(form.at("generation").to_text(), "null");
+  const Json& other = json.at("forms").items().at(1);
+  EXPECT_EQ(other.at("no_training").text(), "the why");
+  EXPECT_EQ(other.at("generation").to_text(), R"({"needs":{"kv-pages":"on"}})");
   const Json& detector = json.at("detectors").items().at(0);
   EXPECT_EQ(detector.at("name").text(), "counter.advances");
   EXPECT_FALSE(detector.at("causes").items().at(0).at("refuted_by").text().empty());

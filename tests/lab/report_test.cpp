@@ -261,6 +261,16 @@ TEST(Report, DrawsNothingFromAnEmptyPicture) {
   EXPECT_THAT(sample.html(), Not(HasSubstr("<figure")));
 }
 
+TEST(Report, NamesTheAxesOfAGridAndTheirPlaces) {
+  Sample sample(1);
+  sample.result(0).faulty.metrics.add(
+      Grid{"reported", 2, 1, {1, 0}, {"figure", {"used & kept", "dropped"}}, {"token"}});
+  const std::string html = sample.html();
+  EXPECT_THAT(html, HasSubstr("a row for each figure, a column for each token"));
+  EXPECT_THAT(html, HasSubstr("<tr><th scope=\"row\">used &amp; kept</th><td>1</td></tr>"));
+  EXPECT_THAT(html, HasSubstr("<tr><th scope=\"row\">dropped</th><td>0</td></tr>"));
+}
+
 TEST(Report, HasARowForEveryXOfAnyRun) {
   Sample sample(1);
   CaseResult& result = sample.result(0);

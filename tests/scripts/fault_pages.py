@@ -45,6 +45,10 @@ elif asked[0] == "lab":
     if "--json" in asked: after("--json").write_text(json.dumps([{"id": fault["id"], "variant": "", "why": "it was not",
         "verdict": fault.get("verdict", "verified"), "healthy": run(1, [1, 1, 1]), "faulty": run(2, curve),
         "claimed": {"outcome": "hides"}}]))
+elif asked[0] == "generate":
+    planted = "--fault" in asked
+    after("--json").write_text(json.dumps({"tokens": [1, 2 + planted], "detections": [
+        {"detector": "own.detector", "cause": "own.fault-one", "evidence": "page 0 | slot 1"}] if planted else []}))
 else:
     out = after("--out"); out.mkdir()
     slow = 2 if "--fault" in asked else 1
@@ -208,6 +212,28 @@ with tempfile.TemporaryDirectory() as folder:
     tree.write_pytorch("gone", "print(2)\n")
     tree.refuses("PyTorch of no fault", "lab/pytorch/gone.py: there is no fault of that name")
     tree.write_pytorch("gone", None)
+
+    # A reason in place of the code.
+    tree.write_pytorch("own_fault_one", "# none: PyTorch has no\n# such thing.\n")
+    tree.docs()
+    expect("the page does not say why there is no PyTorch",
+           "## The same in PyTorch\n\nPyTorch has no such thing.\n" in (pages / "own.fault-one.md").read_text())
+    tree.write_pytorch("own_fault_one", "# none: PyTorch has no\nprint(1)\n")
+    tree.refuses("code behind a reason", "behind '# none:' there must be comments only")
+    tree.write_pytorch("own_fault_one", None)
+
+    # Where text is generated, the commands, the flags and what is named.
+    spoken = {**FORM, "training": None, "no_training": "it is elsewhere"}
+    tree.write_fault(forms=[{**spoken, "generation": {"needs": {}}}])
+    tree.docs("--measure")
+    tree.write_fault(forms=[{**spoken, "generation": {"needs": {"beside": "two words"}}}])
+    tree.refuses("other flags", "it can be planted in generation otherwise")
+    code, said = tree.docs("--measure")
+    page = (pages / "own.fault-one.md").read_text()
+    for part in ("--watch full --fault own.fault-one\n```", "**Only beside a healthy text**", "`--beside 'two words'`",
+                 "| other tokens | `own.fault-one`: page 0 \\| slot 1 |"):
+        expect(f"the page lacks {part!r}: {said}", code == 0 and part in page)
+    expect("the lab alone shows it", "lab alone" not in page)
 
     # Without a training form there is the reason in place of the losses.
     tree.write_fault(forms=[{**FORM, "training": None, "no_training": "it needs two machines"}])

@@ -4,6 +4,7 @@ import math
 import re
 
 from pages import measured as m
+from pages import picture as drawing
 from pages import source
 from pages.source import Mistake
 from pages.text import escaped, item, lines_of, linked, number, prose, shown
@@ -38,7 +39,7 @@ def page(fault, entry, code, pytorch, alt, ids):
              "## The smallest code that shows it", f"```cpp\n{code}\n```",
              f"From [{source.case_file(id_)}](../../{source.case_file(id_)}), which is compiled and run.",
              *(["## The same in PyTorch", pytorch] if pytorch else []),
-             "## Would you notice?", would_you_notice(fault, entry["training"]),
+             "## Would you notice?", would_you_notice(fault, entry),
              "## Who catches it", who_catches_it(fault, ids),
              "## The fix", prose(fault["fix"]), what_is_claimed(fault, entry["lab"]),
              "## Exercise", prose(fault["exercise"]),
@@ -54,15 +55,16 @@ def console(lab):
 def picture(fault, lab, alt):
     of = f", variant `{lab['pictured']}`" if lab["pictured"] else ""
     image = f"![{escaped(alt).replace('[', '(').replace(']', ')')}]({fault['id']}.svg)"
-    edges = "; cells with an edge differ" if lab["faulty"]["grids"] else ""
-    return f"{image}\n\n*The healthy and the faulty run{of}{edges}.*"
+    return f"{image}\n\n*{drawing.caption(lab, of)}.*"
 
 
 # ---- Would you notice?
 
-def would_you_notice(fault, training):
+def would_you_notice(fault, entry):
+    training = entry["training"]
     if training is None:
-        return no_training(fault)
+        generation = m.generation_of(entry)
+        return in_a_generation(fault, generation) if generation else no_training(fault)
     steps, name = training["steps"], m.name_of(fault["id"], training["variant"])
     command = f"faultline train char --steps {steps} --fault {name} --watch full --out DIR"
     parts = [f"```text\n{command}\n```", table(training), lines_of(judgement(training) + " " + named(training))]
@@ -81,6 +83,42 @@ def no_training(fault):
     reasons = list(dict.fromkeys(form["no_training"] for form in fault["forms"]))
     why = escaped("; ".join(reasons))
     return lines_of(f"There is no training run to compare: {why}. The lab alone shows this fault.")
+
+
+def in_a_generation(fault, generation):
+    """The commands, and for each variant whether the text shows it and what the detectors say."""
+    rows, names = generation["rows"], [m.name_of(fault["id"], r["variant"]) for r in generation["rows"]]
+    commands = [f"faultline train tiny --steps {m.BASE_STEPS} --out DIR"]
+    commands += [f'faultline generate DIR --prompt "{m.PROMPT}" --tokens {m.TOKENS} --watch full --fault {name}'
+                 for name in names]
+    same = sum(row["same_text"] for row in rows)
+    if same == 0:
+        judged = "**Only beside a healthy text**, which has other tokens."
+    elif same == len(rows):
+        judged = "**Not from this text**, which is the healthy one, token for token."
+    else:
+        judged = f"**Hardly.** In {same} of {len(rows)} variants the text is the healthy one, token for token."
+    parts = ["```text\n" + "\n".join(commands) + "\n```",
+             lines_of(f"{judged} A model that has learned more may tell more."),
+             named_in_text(rows)]
+    if any(row["needs"] for row in rows):
+        parts.append(lines_of("`--fault` sets the flags under which a fault can show; the healthy text has them too."))
+    parts.append(f"Measured with seed 1 on {generation['isa']}, version {generation['version']}, {generation['date']}.")
+    return "\n\n".join(parts)
+
+
+def named_in_text(rows):
+    several = len(rows) > 1
+    head = (["variant"] if several else []) + ["flags", "text", "what the detectors say"]
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        flags = ", ".join(f"`--{k} {v!r}`" if " " in v else f"`--{k} {v}`" for k, v in sorted(row["needs"].items()))
+        said = row["named"]
+        says = f"`{said['cause'] or said['detector']}`: {escaped(said['evidence'])}" if said else "nothing"
+        lines.append(([f"`{row['variant']}`"] if several else [])
+                     + [flags or "-", "the same" if row["same_text"] else "other tokens", says])
+    bar = lambda text: text.replace("|", "\\|")
+    return "\n".join("| " + " | ".join(map(bar, line)) + " |" for line in lines)
 
 
 def table(training):
@@ -212,6 +250,8 @@ def in_training(fault):
         return "yes"
     if planted:
         return ", ".join(f"`{name}`" for name in planted)
+    if m.generated(fault):
+        return "no: in `generate`"
     return "no: " + "; ".join(dict.fromkeys(form["no_training"] for form in fault["forms"]))
 
 
@@ -221,7 +261,8 @@ def index(faults):
              lines_of("One page a fault, always in the same order: what you see, a picture, what happens, "
                       "the smallest code, whether you would notice, who catches it, the fix and what is "
                       "claimed, an exercise, sources. `./x lab ID` runs a fault; `faultline train tiny "
-                      "--fault ID[:VARIANT] --watch full --out DIR` plants it in a training run. `article 004 3.1` on a "
+                      "--fault ID[:VARIANT] --watch full --out DIR` plants it in a training run, and `faultline generate "
+                      "DIR --prompt TEXT --fault ID[:VARIANT]` in what generates text. `article 004 3.1` on a "
                       "page is the section of the article whose claim it tests.")]
     bar = lambda text: escaped(text).replace("|", "\\|")
     for domain in dict.fromkeys(fault["domain"] for fault in faults):

@@ -18,6 +18,8 @@ TRACED = 5  # losses shown of a run: at its first step and at each quarter
 AVERAGED = 10  # steps at the end of a run of which the mean loss is compared
 DIGITS = 6  # significant, of the numbers of a picture
 NOT_FINITE = ("nan", "inf", "-inf")
+BASE_STEPS = 60  # of the run of `tiny` that a generation is made from
+PROMPT, TOKENS = "And God said", 16
 
 
 def laid_out(value, margin=""):
@@ -72,6 +74,21 @@ def training_mark(fault):
     return form and mark_of([form["name"], form["training"]["needs"], steps_of(form)])
 
 
+def generated(fault):
+    """The variants that `faultline generate` can have."""
+    return [form for form in fault["forms"] if form.get("generation")]
+
+
+def generation_mark(fault):
+    forms = generated(fault)
+    return mark_of([[form["name"], form["generation"]["needs"]] for form in forms]) if forms else None
+
+
+def generation_of(entry):
+    """What was measured of generation, or None."""
+    return entry.get("generation")
+
+
 def why_stale(fault, entry):
     """Why the fault must be measured (again); "" when what there is still holds."""
     if entry is None:
@@ -83,6 +100,8 @@ def why_stale(fault, entry):
         return "has another training form than when it was measured"
     if never_trained(fault, entry):
         return "has no measured training run"
+    if (generation_of(entry) or {}).get("of") != generation_mark(fault):
+        return "can be planted in generation otherwise than when it was measured"
     return ""
 
 
@@ -264,6 +283,42 @@ def measure_training(laboratory, fault, measured):
             "healthy": healthy, "faulty": faulty}
 
 
+def generate(laboratory, run, needs, fault=None):
+    """One text: the tokens, and what the first detector said."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "answer.json"
+        own = ["--fault", fault] if fault else []
+        own += [a for flag, value in sorted(needs.items()) for a in (f"--{flag}", value)]
+        done = laboratory.run("generate", run, "--prompt", PROMPT, "--tokens", TOKENS, "--seed", 1,
+                              "--watch", "full", *own, "--json", path)
+        if not path.exists():
+            raise Failed(f"faultline generate: {done.stderr.strip()}")
+        answer = json.loads(path.read_text(encoding="utf-8"))
+    said = [{key: d[key] for key in ("detector", "cause", "evidence")} for d in answer["detections"]]
+    return answer["tokens"], next(iter(said), None)
+
+
+def measure_generation(laboratory, fault):
+    """Each variant against a healthy text with the same flags, from a small run made for it."""
+    forms, rows = generated(fault), []
+    if not forms:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        run = pathlib.Path(folder) / "run"
+        made = laboratory.run("train", "tiny", "--steps", BASE_STEPS, "--seed", 1, "--watch", "off", "--out", run)
+        if made.returncode:
+            raise Failed(f"faultline train: {made.stderr.strip()}")
+        isa = json.loads((run / "config.json").read_text())["isa"]
+        for form in forms:
+            needs, name = form["generation"]["needs"], name_of(fault["id"], form["name"])
+            healthy, false_alarm = generate(laboratory, run, needs)
+            if false_alarm:
+                raise Failed(f"{name}: the healthy text is not silent: {false_alarm['evidence']}")
+            faulty, named = generate(laboratory, run, needs, name)
+            rows.append({"variant": form["name"], "needs": needs, "same_text": healthy == faulty, "named": named})
+    return {"of": generation_mark(fault), "isa": isa, "version": laboratory.version, "date": today(), "rows": rows}
+
+
 def measure_lab_first(laboratory, faults, measured):
     """The lab takes seconds a fault, training a minute: every page has its lines and picture soon."""
     failures = []
@@ -271,7 +326,8 @@ def measure_lab_first(laboratory, faults, measured):
         if fault["id"] in measured.faults:
             continue
         try:
-            measured.faults[fault["id"]] = {"lab": measure_lab(laboratory, fault), "training": None}
+            measured.faults[fault["id"]] = {"lab": measure_lab(laboratory, fault), "training": None,
+                                            "generation": None}
         except Failed as failed:
             failures.append(f"{fault['id']}: {failed}")
     measured.save()
@@ -292,7 +348,8 @@ def measure(laboratory, faults, measured, console, ids):
     wanted = [f for f in wanted if f["id"] in measured.faults]
     for at, fault in enumerate(wanted, 1):
         begin, id_ = time.monotonic(), fault["id"]
-        old = measured.faults.get(id_, {"lab": {"of": None}, "training": None})
+        old = measured.faults.get(id_, {"lab": {"of": None}, "training": None,
+                                            "generation": None})
         again = bool(ids) or not why_stale(fault, measured.faults.get(id_))
         try:
             lab = old["lab"]
@@ -301,12 +358,15 @@ def measure(laboratory, faults, measured, console, ids):
             training = old["training"]
             if again or (training and training["of"]) != training_mark(fault):
                 training = measure_training(laboratory, fault, measured)
+            generation = generation_of(old)
+            if again or (generation or {}).get("of") != generation_mark(fault):
+                generation = measure_generation(laboratory, fault)
         except Failed as failed:
             failures.append(f"{id_}: {failed}")
             continue
         finally:
             print(f"docs: {at} of {len(wanted)}: {id_}, {time.monotonic() - begin:.0f} s", flush=True)
-        measured.faults[id_] = {"lab": lab, "training": training}
+        measured.faults[id_] = {"lab": lab, "training": training, "generation": generation}
         measured.save()
     measured.save()
     return failures

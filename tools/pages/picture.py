@@ -209,26 +209,50 @@ def grid_pair(name, runs, top):
     """Healthy at the left, faulty at the right; a faulty cell that differs has an edge."""
     shape = next(iter(runs.values()))
     rows, columns = shape["rows"], shape["columns"]
-    size = min(300 / columns, 260 / rows, 44)
+    side = max(map(room, runs.values()))
+    size = min((WIDTH / 2 - 10 - side) / columns, 260 / rows, 44)
     known = [v for g in runs.values() for v in map(number, g["values"]) if math.isfinite(v)]
     high = max(map(abs, known), default=0) or 1
-    body, at = [text(14, top + 16, name)], {"healthy": 60, "faulty": 60 + max(340, columns * size + 40)}
+    body, at = [text(14, top + 16, name)], {"healthy": side, "faulty": WIDTH / 2 + side}
     top += 20
     other = next((g for run, g in runs.items() if run == "healthy"), None)
+    if alike(runs):
+        runs = {"healthy": other}
     for run, grid in runs.items():
         left, first = at[run], top + 30
-        body.append(text(left, top + 16, run, fill=COLOUR[run]))
+        body.append(text(left, top + 16, run, fill=COLOUR[run]) if len(runs) > 1 else
+                    text(left, top + 16, "healthy and faulty"))
         body += cells(grid, left, first, size, high)
         if run == "faulty" and size >= SMALL and other and other["rows"] == rows and other["columns"] == columns:
             body += edges(grid, other, left, first, size)
         below = first + rows * size
-        if max(rows, columns) <= 16:
-            body += [text(left + (c + .5) * size, below + 16, str(c), "middle", font_size=11) for c in range(columns)]
-            body += [text(left - 6, first + (r + .5) * size + 4, str(r), "end", font_size=11) for r in range(rows)]
-        body += [text(left + columns * size / 2, below + 34, "key", "middle"),
-                 text(left - 30, first + rows * size / 2, "query", "middle",
-                      transform=f"rotate(-90 {left - 30:g} {first + rows * size / 2:g})")]
+        body += axes(grid, left, first, size)
     return body, 50 + rows * size + 48
+
+
+def places(axis, count):
+    """The names of rows or columns, or their numbers while there are few."""
+    return axis["places"] or ([str(i) for i in range(count)] if count <= 16 else [])
+
+
+def room(grid):
+    """Left of the cells: for the names of rows, and the axis beside them."""
+    return 42 + 6.4 * max(map(len, places(grid["row_axis"], grid["rows"])), default=0)
+
+
+def axes(grid, left, top, size):
+    rows, columns = grid["rows"], grid["columns"]
+    below = top + rows * size
+    names = places(grid["column_axis"], columns)
+    # Names that are wider than their cells stand on two lines by turns.
+    low = 13 if any(6.4 * len(name) > size for name in names) else 0
+    body = [text(left + (c + .5) * size, below + 16 + low * (c % 2), name, "middle", font_size=11)
+            for c, name in enumerate(names)]
+    body += [text(left - 6, top + (r + .5) * size + 4, name, "end", font_size=11)
+             for r, name in enumerate(places(grid["row_axis"], rows))]
+    side, middle = left - room(grid) + 14, top + rows * size / 2
+    return body + [text(left + columns * size / 2, below + 34 + low, grid["column_axis"]["name"], "middle"),
+                   text(side, middle, grid["row_axis"]["name"], "middle", transform=f"rotate(-90 {side:g} {middle:g})")]
 
 
 def cells(grid, left, top, size, high):
@@ -277,18 +301,51 @@ def edges(grid, other, left, top, size):
     return [f'<path fill="none" stroke="{FAULTY}" stroke-width="2" d="{d}"/>'] if d else []
 
 
-def grids(measured):
+def pairs(measured):
+    """{name: {run: grid}} of the grids that are drawn."""
     names = dict.fromkeys(g["name"] for run in ("healthy", "faulty") for g in measured[run]["grids"])
+    return {name: {run: g for run in ("healthy", "faulty") for g in measured[run]["grids"] if g["name"] == name}
+            for name in list(names)[:MOST_PANELS]}
+
+
+def comparable(runs):
+    return len(runs) == 2 and len({(g["rows"], g["columns"]) for g in runs.values()}) == 1
+
+
+def alike(runs):
+    return comparable(runs) and not differing(runs["faulty"], runs["healthy"])
+
+
+def changes(runs):
+    if not comparable(runs):
+        return ""
+    if alike(runs):
+        return " alike"
+    return f"; {len(differing(runs['faulty'], runs['healthy']))} of {len(runs['healthy']['values'])} cells differ"
+
+
+def of_axis(axis):
+    return axis["name"] + (f" ({', '.join(axis['places'])})" if axis["places"] else "")
+
+
+def caption(measured, of):
+    """What the picture shows, in the words below it; `of` names a variant."""
+    drawn = pairs(measured).values()
+    if drawn and all(map(alike, drawn)):
+        return f"The healthy and the faulty run{of} show the same here; they part in the figures above"
+    edges = any(comparable(runs) and not alike(runs) for runs in drawn)
+    return f"The healthy and the faulty run{of}" + ("; cells with an edge differ" if edges else "")
+
+
+def grids(measured):
     body, alts, top = [], [], 0
-    for name in list(names)[:MOST_PANELS]:
-        runs = {run: g for run in ("healthy", "faulty") for g in measured[run]["grids"] if g["name"] == name}
+    for name, runs in pairs(measured).items():
         part, height = grid_pair(name, runs, top)
         body += part
         top += height
-        both = len(runs) == 2 and len({(g["rows"], g["columns"]) for g in runs.values()}) == 1
-        cell_count = len(next(iter(runs.values()))["values"])
-        changed = (f"; {len(differing(runs['faulty'], runs['healthy']))} of {cell_count} cells differ" if both else "")
-        alts.append(f"{name}, a row for each query and a column for each key, healthy and faulty{changed}")
+        grid = next(iter(runs.values()))
+        alts.append(f"{name}, a row for each {of_axis(grid['row_axis'])} and a column for each "
+                    f"{of_axis(grid['column_axis'])}, healthy and faulty{changes(runs)}")
     alt = ". ".join(alts) + "."
     return svg(top, alt, body), alt
 

@@ -1,4 +1,5 @@
-"""lab/pytorch/ID.py: the smallest PyTorch code of a fault, and behind it what it prints."""
+"""lab/pytorch/ID.py: the smallest PyTorch code of a fault, and behind it what it prints; or, after
+"# none:", why there can be none."""
 import math
 import re
 
@@ -7,7 +8,7 @@ from pages.text import prose
 
 MOST_LINES = 20
 MOST_COLUMNS = 100
-PRINTS, MENDED = "# prints:", "# mended:"
+PRINTS, MENDED, NONE = "# prints:", "# mended:", "# none:"
 NUMBER = re.compile(r"(?<![\w.])-?(?:\d[\d,]*(?:\.\d+)?(?:e-?\d+)?|inf|nan)(?![\w]|\.\d)", re.I)
 
 
@@ -27,11 +28,22 @@ def section(root, id_):
     path = file(id_)
     if not (root / path).exists():
         return None
-    code, printed, mended = parts((root / path).read_text(encoding="utf-8"), path)
+    text = (root / path).read_text(encoding="utf-8")
+    if text.startswith(NONE):
+        return prose(reason(text, path))
+    code, printed, mended = parts(text, path)
     said = [f"```python\n{code}\n```", "It prints, right figures before wrong ones:", f"```text\n{printed}\n```"]
     said += [prose(mended)] if mended else []
     said += [f"From [{path}](../../{path}); `./x interop` runs this block with the current PyTorch."]
     return "\n\n".join(said)
+
+
+def reason(text, path):
+    """Why nothing runs, from a file that holds nothing else."""
+    lines = text.rstrip("\n").split("\n")
+    if any(not line.startswith("# ") for line in lines):
+        raise Mistake(f"{path}: behind '{NONE}' there must be comments only")
+    return " ".join([lines[0][len(NONE):], *(line[2:] for line in lines[1:])]).strip()
 
 
 def parts(text, path):
@@ -66,7 +78,7 @@ def check(code, path):
 def check_figures(root, id_, page):
     """What the code prints are figures of the page, in as many digits as are printed."""
     path = file(id_)
-    if not (root / path).exists():
+    if not (root / path).exists() or (root / path).read_text(encoding="utf-8").startswith(NONE):
         return
     known = [float(n.replace(",", "")) for n in NUMBER.findall(page)]
     _, printed, _ = parts((root / path).read_text(encoding="utf-8"), path)
