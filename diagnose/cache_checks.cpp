@@ -9,6 +9,7 @@
 #include "diagnose/attention_checks.h"
 #include "diagnose/model_runs.h"
 #include "diagnose/shown_attention.h"
+#include "diagnose/values.h"
 #include "nn/kv_pages.h"
 #include "nn/prefix_cache.h"
 #include "train/generation.h"
@@ -83,7 +84,7 @@ AttentionCheck check_cached(nn::LanguageModel& model, CacheKind kind) {
     if (check.ok() && !(apart <= check.bound)) {
       check.what = fmt::format("They part at position {}.", piece.first);
     }
-    if (!(apart <= check.difference)) check.difference = apart;
+    check.difference = larger_or_nan(check.difference, apart);
     if (std::isnan(apart)) break;
   }
   return check;
@@ -329,10 +330,10 @@ AttentionCheck check_generation(nn::LanguageModel& model, CacheKind kind) {
         check.what =
             fmt::format("The {} row parts at its position {}.", b == 0 ? "padded" : "longest", at);
       }
-      if (!(apart <= wrong_of[b])) wrong_of[b] = apart;
+      wrong_of[b] = larger_or_nan(wrong_of[b], apart);
     }
   }
-  check.difference = wrong_of[0] <= wrong_of[1] ? wrong_of[1] : wrong_of[0];
+  check.difference = larger_or_nan(wrong_of[0], wrong_of[1]);
   if (check.ok()) return check;
   if (wrong_of[1] <= check.bound) {
     check.cause = "attn.past-ignored:left-pad";

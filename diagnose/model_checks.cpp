@@ -7,6 +7,7 @@
 #include "core/context.h"
 #include "diagnose/attention_checks.h"
 #include "diagnose/model_runs.h"
+#include "diagnose/values.h"
 #include "nn/left_padding.h"
 #include "nn/lora.h"
 #include "train/prompt_loss.h"
@@ -265,8 +266,7 @@ double largest_change(nn::LanguageModel& model, const std::vector<Tensor>& befor
   double largest = 0;
   const auto parameters = model.parameters();
   for (size_t i = 0; i < before.size(); ++i) {
-    const double apart = largest_difference(parameters[i]->value(), before[i]);
-    if (!(apart <= largest)) largest = apart;
+    largest = larger_or_nan(largest, largest_difference(parameters[i]->value(), before[i]));
   }
   return largest;
 }
