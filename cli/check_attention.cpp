@@ -272,8 +272,9 @@ int check_attention(const CheckOptions& options) {
   require(asked == 1, "check-attention: give one of DIR, --emit FILE and --judge FILE");
   require(options.directory.empty() ? options.faults.empty() && options.adapter.empty() : true,
           "check-attention: --fault and --adapter are for a model; name its directory");
-  require(options.emit.empty() ? !options.has_dtype : true,
-          "check-attention: --dtype is of the probes that --emit writes; leave it out, or add --emit");
+  require(
+      options.emit.empty() ? !options.has_dtype : true,
+      "check-attention: --dtype is of the probes that --emit writes; leave it out, or add --emit");
   require(options.threads >= 0 && options.threads <= 4096,
           "check-attention: --threads must be in [1, 4096], got {}", options.threads);
   Context context({.threads = static_cast<int>(options.threads)});
