@@ -210,7 +210,9 @@ void share_causes(std::vector<AttentionCheck>& checks, const Findings& findings)
   std::vector<const AttentionCheck*> lowest;
   for (int level = 0; level <= kHighest && lowest.empty(); ++level) {
     for (const AttentionCheck& check : checks) {
-      if (check.failed() && level_of(check) == level) lowest.push_back(&check);
+      // Nothing rests on the highest level, so what has proof there explains itself only.
+      const bool explains = level < kHighest || !check.proven;
+      if (check.failed() && level_of(check) == level && explains) lowest.push_back(&check);
     }
   }
   if (lowest.empty()) return;
