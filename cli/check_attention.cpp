@@ -15,9 +15,11 @@
 #include "core/context.h"
 #include "diagnose/attention_checks.h"
 #include "diagnose/attention_judge.h"
+#include "io/hf_model.h"
 #include "io/safetensors.h"
 #include "lab/catalogue.h"
 #include "train/model_directory.h"
+#include "train/run.h"
 
 namespace faultline::cli {
 namespace {
@@ -49,6 +51,7 @@ struct CheckOptions {
   std::string emit;
   std::string judge;
   std::string dtype = "f32";
+  bool has_dtype = false;  // the user gave one
   std::string json;
 };
 
@@ -215,6 +218,13 @@ void print(const std::vector<diagnose::AttentionCheck>& checks) {
     fmt::print("{}; see faultline explain {}\n", cause, cause);
 }
 
+// Where a fault shows that no check shows.
+std::string elsewhere(const lab::Variant& fault) {
+  if (fault.has_training_form()) return fault.training_command();
+  if (fault.has_generation_form()) return fault.generation_command();
+  return "faultline lab " + fault.full_name();
+}
+
 // The faults of --fault in one Context, as long as this lives.
 class Planted {
  public:
@@ -222,43 +232,50 @@ class Planted {
     for (const std::string& name : names) {
       const lab::Variant& variant = catalogue_.find(name);
       guards_.push_back(variant.plant(context));
-      lines_ += fmt::format("planted: {}\n", variant.full_name());
+      variants_.push_back(&variant);
     }
   }
 
   // A line about each.
-  const std::string& lines() const { return lines_; }
+  std::string lines() const {
+    std::string lines;
+    for (const lab::Variant* variant : variants_) {
+      lines += fmt::format("planted: {}\n", variant->full_name());
+    }
+    return lines;
+  }
 
-  // Throws when nobody asked for what was planted: then nothing was wrong.
-  void check_asked(const Context& context) const {
-    const auto unasked = context.seams.unasked();
-    require(guards_.empty() || unasked.empty(),
-            "check-attention: no check asks the seam \"{}\", which --fault replaces; `faultline "
-            "train tiny --fault ID` may",
-            unasked.empty() ? "" : unasked[0]);
+  // Throws where something was planted, for use when no check failed: a healthy verdict would be
+  // about the checks and not about the model.
+  void check_shown() const {
+    if (variants_.empty()) return;
+    fail("check-attention: no check shows {} in this model; `{}` does", variants_[0]->full_name(),
+         elsewhere(*variants_[0]));
   }
 
  private:
   lab::Catalogue catalogue_;
   std::vector<std::shared_ptr<void>> guards_;
-  std::string lines_;
+  std::vector<const lab::Variant*> variants_;
 };
 
 int check_model(const CheckOptions& options, Context& context) {
-  const train::ModelDirectory source = train::open_model(options.directory, options.adapters);
-  print_notes(source.notes);
   nn::AttentionPolicy policy;
   std::shared_ptr<void> replaced;
-  if (source.record) {
-    const train::Config config = source.record->config.build();
+  train::check_is_model(options.directory);
+  if (!is_hf_folder(options.directory)) {
+    const train::Config config = train::read_record(options.directory).config.build();
     replaced = config.apply_attention_policy();
     policy = nn::attention_policy_from_name(config.attention);
   }
+  // After the run's policy, which a fault may replace, and before the adapters are made.
   const Planted planted(options.faults, context);
+  const train::ModelDirectory source = train::open_model(options.directory, options.adapters);
+  print_notes(source.notes);
   const auto checks = diagnose::check_attention(*source.model, policy);
   const bool fault = std::any_of(checks.begin(), checks.end(),
                                  [](const diagnose::AttentionCheck& c) { return c.failed(); });
-  if (!fault) planted.check_asked(context);
+  if (!fault) planted.check_shown();
   if (options.json != "-") {
     fmt::print("{}", planted.lines());
     print(checks);
@@ -273,6 +290,9 @@ int check_attention(const CheckOptions& options) {
   require(asked == 1, "check-attention: give one of DIR, --emit FILE and --judge FILE");
   require(options.directory.empty() ? options.faults.empty() && options.adapters.empty() : true,
           "check-attention: --fault and --adapter are for a model; name its directory");
+  require(
+      options.emit.empty() ? !options.has_dtype : true,
+      "check-attention: --dtype is of the probes that --emit writes; leave it out, or add --emit");
   require(options.threads >= 0 && options.threads <= 4096,
           "check-attention: --threads must be in [1, 4096], got {}", options.threads);
   Context context({.threads = static_cast<int>(options.threads)});
@@ -301,9 +321,13 @@ void add_check_attention(CLI::App& app, int& exit_code) {
       ->check(whole_number<int64_t>());
   command->add_option("--emit", options->emit, "Write the probes to a safetensors file");
   command->add_option("--judge", options->judge, "Judge the answers in a safetensors file");
-  command->add_option("--dtype", options->dtype, "Of the probes: f32 (default), f16 or bf16");
+  const CLI::Option* dtype = command->add_option(
+      "--dtype", options->dtype, "Of the probes of --emit: f32 (default), f16 or bf16");
   command->add_option("--json", options->json, "Write the verdict as JSON to a file, - for stdout");
-  command->callback([options, &exit_code] { exit_code = check_attention(*options); });
+  command->callback([options, dtype, &exit_code] {
+    options->has_dtype = dtype->count() > 0;
+    exit_code = check_attention(*options);
+  });
 }
 
 }  // namespace faultline::cli

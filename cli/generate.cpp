@@ -262,6 +262,8 @@ class Run {
 struct Setting {
   std::string* value;
   const CLI::Option* given;
+
+  bool is_set() const { return given->count() > 0 || !value->empty(); }
 };
 using Settings = std::map<std::string, Setting>;
 
@@ -328,8 +330,8 @@ int generate(GenerateOptions& options, const Settings& settings) {
     apply_needs(*fault, settings);
   }
   const std::string prompt = prompt_of(options.prompt);
-  if (!options.beside.empty()) check_text(options.beside, "--beside");
-  if (!options.after.empty()) check_text(options.after, "--after");
+  if (settings.at("beside").is_set()) check_text(options.beside, "--beside");
+  if (settings.at("after").is_set()) check_text(options.after, "--after");
   Context context({.threads = static_cast<int>(options.threads), .seed = options.seed});
   const ContextGuard guard(context);
   TextModel model = open_text_model(options.run, options.adapters);

@@ -11,6 +11,7 @@
 #include "diagnose/attention_checks.h"
 #include "diagnose/detector.h"
 #include "diagnose/model_runs.h"
+#include "nn/sdpa_rules.h"
 #include "train/trainer.h"
 
 namespace faultline::diagnose {
@@ -110,10 +111,31 @@ nn::Mask mask_of_training(const CheckedModel& checked) {
   return Context::current().seams.call<train::MaskSeam>(batch);
 }
 
-DispatchCounts count_calls(CheckedModel& checked, const nn::AttentionPolicy& expected) {
+DispatchCounts count_calls(CheckedModel& checked, const nn::AttentionPolicy& expected,
+                           const nn::Mask& mask) {
   LaunchAudit audit(expected);
-  checked.logits({checked.text(checked.positions(), 0)}, mask_of_training(checked));
+  checked.logits({checked.text(checked.positions(), 0)}, mask);
   return audit.counts();
+}
+
+std::shared_ptr<void> replace_policy(const nn::AttentionPolicy& policy) {
+  return Context::current().seams.replace<nn::AttentionPolicySeam>([policy] { return policy; });
+}
+
+// Which backend PyTorch would run where the mask of training is a tensor that says no more than
+// causal, and nothing is wrong without the tensor; "" elsewhere.
+std::string backend_for_causal_tensor(CheckedModel& checked) {
+  const int64_t T = checked.positions();
+  if (!is_causal_tensor(mask_of_training(checked), T)) return "";
+  const auto flash = nn::AttentionPolicy::prefer(nn::AttentionImplementation::flash);
+  const auto replaced = replace_policy(flash);
+  if (count_calls(checked, flash, {}).wrong > 0) return "";
+  const nn::ModelShape& model = checked.shape();
+  const Shape heads{1, model.num_heads, T, model.head_size};
+  const nn::SdpaCall call{
+      .query = heads, .key = heads, .value = heads, .has_mask = true, .mask = {T, T}};
+  const auto chosen = nn::sdpa_choice(call, {}).chosen;
+  return chosen ? nn::name(*chosen) : "none";
 }
 
 constexpr const char* kNoFlash =
@@ -124,11 +146,13 @@ constexpr const char* kNoFlash =
 AttentionCheck check_dispatch(nn::LanguageModel& model, const nn::AttentionPolicy& expected) {
   AttentionCheck check{.id = "dispatch",
                        .compared = "attention calls, and what was asked for (calls)",
-                       .reason = "a record a layer, chosen as asked"};
+                       .reason = "a record a layer, chosen as asked",
+                       .proven = true};
   CheckedModel checked(model);
   const auto add = [&](const nn::AttentionPolicy& policy) {
-    const DispatchCounts counts = count_calls(checked, policy);
+    const DispatchCounts counts = count_calls(checked, policy, mask_of_training(checked));
     const int64_t missing = std::abs(checked.shape().num_layers - counts.calls);
+    if (missing > 0) check.proven = false;
     check.difference += static_cast<double>(counts.wrong + missing);
     if (!check.what.empty()) return;
     if (counts.wrong > 0) check.what = fmt::format("In a call {}.", counts.first);
@@ -143,11 +167,18 @@ AttentionCheck check_dispatch(nn::LanguageModel& model, const nn::AttentionPolic
   std::vector<Policy> policies = {Policy::prefer(Which::math)};
   if (!weights_are_replaced()) policies.push_back(Policy::prefer(Which::flash));
   for (const Policy& wanted : policies) {
-    const auto replaced =
-        Context::current().seams.replace<nn::AttentionPolicySeam>([wanted] { return wanted; });
+    const auto replaced = replace_policy(wanted);
     add(wanted);
   }
-  if (!check.ok()) check.cause = "kernel.silent-fallback:slow-path";
+  if (check.ok()) return check;
+  check.cause = "kernel.silent-fallback:slow-path";
+  if (const std::string backend = backend_for_causal_tensor(checked); !backend.empty()) {
+    check.cause = "sdpa.fallback";
+    check.what += fmt::format(
+        " The mask of training is a tensor that says no more than causal; PyTorch would run {} in "
+        "place of flash.",
+        backend);
+  }
   return check;
 }
 
@@ -186,15 +217,18 @@ AttentionCheck check_of(const char* what, nn::AttentionImplementation which, Run
                  [&] { return run(id, framework_attention(nn::AttentionPolicy::require(which))); });
 }
 
+constexpr int kHighest = 2;
+constexpr int kAlone = kHighest + 1;
+
 // What a check is about: what it rests on has a lower number.
 int level_of(const AttentionCheck& check) {
+  for (const char* alone : {"prefixes", "page-dtypes", "adapter.", "merge"}) {
+    if (check.id.starts_with(alone)) return kAlone;
+  }
   for (const char* first : {"visibility", "parity.", "large-products", "bias", "varlen", "rope."}) {
     if (check.id.starts_with(first)) return 0;
   }
-  for (const char* second : {"cache-contents", "page-dtypes", "prefixes"}) {
-    if (check.id.starts_with(second)) return 1;
-  }
-  return 2;
+  return check.id.starts_with("cache-contents") ? 1 : kHighest;
 }
 
 // The cause that these checks know, or else a detector; "" for none.
@@ -209,18 +243,21 @@ std::string cause_of(const std::vector<const AttentionCheck*>& failed, const Fin
 }
 
 // Where attention itself is wrong, everything above it fails too, and guesses at a cause of its
-// own. So the lowest level at which checks failed has the word.
+// own. So the lowest level at which checks failed has the word, except for what has proof.
 void share_causes(std::vector<AttentionCheck>& checks, const Findings& findings) {
   std::vector<const AttentionCheck*> lowest;
-  for (int level = 0; level <= 2 && lowest.empty(); ++level) {
+  for (int level = 0; level <= kHighest && lowest.empty(); ++level) {
     for (const AttentionCheck& check : checks) {
-      if (check.failed() && level_of(check) == level) lowest.push_back(&check);
+      // Nothing rests on the highest level, so what has proof there explains itself only.
+      const bool explains = level < kHighest || !check.proven;
+      if (check.failed() && level_of(check) == level && explains) lowest.push_back(&check);
     }
   }
   if (lowest.empty()) return;
   const std::string cause = cause_of(lowest, findings);
   for (AttentionCheck& check : checks) {
-    if (check.failed()) check.cause = cause;
+    const bool takes = !(check.proven && !check.cause.empty()) && level_of(check) != kAlone;
+    if (check.failed() && takes) check.cause = cause;
   }
 }
 
@@ -252,6 +289,9 @@ std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
   add("varlen", [&] { return check_varlen(); });
   add("prefixes", [&] { return check_prefixes(); });
   add("page-dtypes", [&] { return check_page_dtypes(model); });
+  add("adapter.scale", [&] { return check_adapter_scale(model); });
+  add("adapter.zero", [&] { return check_adapter_zero(model); });
+  add("adapter.alignment", [&] { return check_adapter_alignment(model); });
   // What came before does wrong things on purpose.
   const Watch watch(Context::current(), WatchLevel::full);
   add("rope.angles", [&] { return check_rope_angles(model); });

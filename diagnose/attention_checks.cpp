@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/rng.h"
 #include "diagnose/model_runs.h"
+#include "diagnose/values.h"
 
 // Shapes: B batch, H query heads, G key heads, Q queries, K keys, D head size.
 namespace faultline::diagnose {
@@ -248,8 +249,7 @@ double apart_at(const AttentionFunction& attend, double size, DType dtype) {
   const auto answer = attend(q_BHQD, q_BHQD, v_BHKD, nn::Mask{}, 0).to_vector<double>();
   double largest = 0;
   for (size_t i = 0; i < answer.size(); ++i) {
-    const double apart = std::abs(answer[i] - (i < kHeadSize ? 1 : 1.5));
-    if (!(apart <= largest)) largest = apart;
+    largest = larger_or_nan(largest, std::abs(answer[i] - (i < kHeadSize ? 1 : 1.5)));
   }
   return largest;
 }
@@ -330,8 +330,7 @@ AttentionCheck check_fresh_output(const AttentionFunction& attend) {
   const auto answer = answer_of(second, attend).to_vector<double>();
   const auto right = compute_attention(second);
   for (size_t i = 0; i < right.size(); ++i) {
-    const double apart = std::abs(answer[i] - right[i]);
-    if (!(apart <= check.difference)) check.difference = apart;
+    check.difference = larger_or_nan(check.difference, std::abs(answer[i] - right[i]));
   }
   if (check.ok()) return check;
   const bool is_stale = answer[0] == stale;

@@ -21,6 +21,7 @@ struct AttentionCheck {
   double bound = 0;
   std::string reason;   // of the bound
   std::string cause;    // a fault id where it failed and the fault is known, else ""
+  bool proven = false;  // the cause is what this check saw, whatever else is wrong
   std::string what;     // where it failed: one line
   std::string skipped;  // why it does not apply; "" it ran
 
@@ -118,10 +119,18 @@ AttentionCheck check_varlen();
 // same logits, and merging it twice is refused.
 AttentionCheck check_merge(nn::LanguageModel& model);
 
+// The model's adapters, and one that is made anew as a program of this Context makes them: they act
+// with alpha / r or alpha / sqrt(r), have a factor that is not 0, and begin at multiples of 16
+// bytes.
+AttentionCheck check_adapter_scale(nn::LanguageModel& model);
+AttentionCheck check_adapter_zero(nn::LanguageModel& model);
+AttentionCheck check_adapter_alignment(nn::LanguageModel& model);
+
 // All of them, under a Watch. What is wrong below shows above too, so the lowest level at which
-// checks failed gives its cause to all: attention and positions first, then what caches hold, then
-// the model. Where none of them knows one, the detectors are asked. `expected` as in
-// check_dispatch().
+// checks failed gives its cause to those that have no proof of their own: attention and positions
+// first, then what caches hold, then the model. Where none of them knows one, the detectors are
+// asked. Prefixes, the dtypes of pages and adapters rest on nothing: they take and give no cause.
+// `expected` as in check_dispatch().
 std::vector<AttentionCheck> check_attention(nn::LanguageModel& model,
                                             const nn::AttentionPolicy& expected = {});
 

@@ -9,6 +9,7 @@
 #include "diagnose/attention_checks.h"
 #include "diagnose/model_runs.h"
 #include "diagnose/shown_attention.h"
+#include "diagnose/values.h"
 #include "nn/kv_pages.h"
 #include "nn/prefix_cache.h"
 #include "train/generation.h"
@@ -83,7 +84,7 @@ AttentionCheck check_cached(nn::LanguageModel& model, CacheKind kind) {
     if (check.ok() && !(apart <= check.bound)) {
       check.what = fmt::format("They part at position {}.", piece.first);
     }
-    if (!(apart <= check.difference)) check.difference = apart;
+    check.difference = larger_or_nan(check.difference, apart);
     if (std::isnan(apart)) break;
   }
   return check;
@@ -145,7 +146,8 @@ void compare_contents(AttentionCheck& check, const nn::KvCache::All& given, cons
 AttentionCheck check_cache_contents(nn::LanguageModel& model, CacheKind kind) {
   AttentionCheck check{.id = "cache-contents",
                        .compared = "keys and values, stored and given back",
-                       .reason = "rounded to the cache's dtype once"};
+                       .reason = "rounded to the cache's dtype once",
+                       .proven = true};
   const NoGrad off;
   constexpr int64_t kStored = 9;
   const nn::KvShape shape = kv_shape(model.model_shape(), 2, kStored + 2);
@@ -171,7 +173,8 @@ AttentionCheck check_cache_contents(nn::LanguageModel& model, CacheKind kind) {
 AttentionCheck check_page_dtypes(nn::LanguageModel& model) {
   AttentionCheck check{.id = "page-dtypes",
                        .compared = "pages that were read as another dtype than was written",
-                       .reason = "each page has a tag"};
+                       .reason = "each page has a tag",
+                       .proven = true};
   CheckedModel checked(model);
   const auto text = checked.text(checked.positions(), 0);
   const nn::KvShape shape = kv_shape(checked.shape(), 1, checked.positions());
@@ -203,7 +206,8 @@ AttentionCheck check_page_dtypes(nn::LanguageModel& model) {
 AttentionCheck check_prefixes() {
   AttentionCheck check{.id = "prefixes",
                        .compared = "pages shared with another text, adapter or dtype",
-                       .reason = "tokens and owner are compared"};
+                       .reason = "tokens and owner are compared",
+                       .proven = true};
   const nn::PageShape shape{1, 1, 2, 2};
   const auto pool = std::make_shared<nn::PagePool>(shape, 8, 4);
   // All blocks collide.
@@ -329,10 +333,10 @@ AttentionCheck check_generation(nn::LanguageModel& model, CacheKind kind) {
         check.what =
             fmt::format("The {} row parts at its position {}.", b == 0 ? "padded" : "longest", at);
       }
-      if (!(apart <= wrong_of[b])) wrong_of[b] = apart;
+      wrong_of[b] = larger_or_nan(wrong_of[b], apart);
     }
   }
-  check.difference = wrong_of[0] <= wrong_of[1] ? wrong_of[1] : wrong_of[0];
+  check.difference = larger_or_nan(wrong_of[0], wrong_of[1]);
   if (check.ok()) return check;
   if (wrong_of[1] <= check.bound) {
     check.cause = "attn.past-ignored:left-pad";

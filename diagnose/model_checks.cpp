@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <string_view>
 
 #include "autograd/functional.h"
 #include "core/context.h"
@@ -145,7 +143,8 @@ AttentionCheck check_documents(nn::LanguageModel& model) {
   CheckedModel checked(model);
   const int64_t T = checked.positions();
   const int64_t first = T / 2;
-  bool leaks = false;  // by the mask; else by whoever applies it
+  bool leaks = false;        // by the mask; else by whoever applies it
+  bool only_causal = false;  // which is a tensor
   const auto second_logits = [&](uint64_t number) {
     auto row = checked.text(first, number);
     const auto second = checked.text(T - first, 0);
@@ -159,12 +158,14 @@ AttentionCheck check_documents(nn::LanguageModel& model) {
     batch.valid_tokens = T;
     const nn::Mask mask = Context::current().seams.call<train::MaskSeam>(batch);
     leaks = nn::VisiblePairs(mask, {1, 1, T, T})(0, 0, first, first - 1);
+    only_causal = is_causal_tensor(mask, T);
     return positions_of(checked.logits({row}, mask), 0, first, T);
   };
   check.difference = largest_difference(second_logits(1), second_logits(2));
   if (check.ok()) return check;
   check.what = "The second document sees the first.";
-  if (leaks) check.cause = "attn.packing-leak";
+  check.proven = leaks;
+  if (leaks) check.cause = only_causal ? "sdpa.fallback" : "attn.packing-leak";
   return check;
 }
 
@@ -236,102 +237,6 @@ AttentionCheck check_recomputed(nn::LanguageModel& model) {
   if (check.ok()) return check;
   check.what = "The pass that is computed anew sees other keys.";
   check.cause = "kv.dtype-reinterpret:checkpoint-append";
-  return check;
-}
-
-// ---- adapters -----------------------------------------------------------------------------------
-
-namespace {
-
-bool has_active_adapter(nn::LanguageModel& model) {
-  bool found = false;
-  model.visit([&](nn::Module& module) {
-    const auto* layer = dynamic_cast<nn::Linear*>(&module);
-    if (layer == nullptr) return;
-    for (const auto& adapter : layer->adapters()) {
-      found = found || adapter->role() == nn::AdapterRole::active;
-    }
-  });
-  return found;
-}
-
-std::vector<Tensor> copied_parameters(nn::LanguageModel& model) {
-  std::vector<Tensor> copies;
-  for (Parameter* parameter : model.parameters()) copies.push_back(clone(parameter->value()));
-  return copies;
-}
-
-double largest_change(nn::LanguageModel& model, const std::vector<Tensor>& before) {
-  double largest = 0;
-  const auto parameters = model.parameters();
-  for (size_t i = 0; i < before.size(); ++i) {
-    const double apart = largest_difference(parameters[i]->value(), before[i]);
-    if (!(apart <= largest)) largest = apart;
-  }
-  return largest;
-}
-
-// What a layer's merge did in place of adding the product once, or `otherwise`.
-std::string wrong_merge(const nn::MergeEvent& event, const std::string& otherwise) {
-  const Tensor added = event.after - event.before;
-  const double once = largest_difference(added, event.product);
-  if (largest_difference(added, event.product * 2) < 0.1 * once) return "lora.merge-twice";
-  const Shape& shape = event.product.shape();
-  if (shape[0] != shape[1]) return otherwise;
-  const double turned = largest_difference(added, transpose(event.product, 0, 1));
-  return turned < 0.1 * once ? "lora.fan-in-out" : otherwise;
-}
-
-}  // namespace
-
-AttentionCheck check_merge(nn::LanguageModel& model) {
-  AttentionCheck check{.id = "merge",
-                       .compared = "logits beside a merged adapter, and before",
-                       .reason = kRoundingReason};
-  if (!has_active_adapter(model)) {
-    check.skipped = "the model has no active adapter";
-    return check;
-  }
-  CheckedModel checked(model);
-  const Rows rows = {checked.text(checked.positions(), 0)};
-  const Tensor before = checked.logits(rows);
-  const std::vector<Tensor> weights = copied_parameters(model);
-  check.bound = checked.rounding(before);
-
-  std::string cause = "lora.merge-bf16";
-  const auto listening = Context::current().events.subscribe<nn::MergeEvent>(
-      [&](const nn::MergeEvent& event) { cause = wrong_merge(event, cause); });
-  nn::Merge merge;
-  try {
-    merge = nn::merge_adapters(model, nn::Originals::keep);
-  } catch (const InvalidArgument& error) {
-    check.difference = std::numeric_limits<double>::quiet_NaN();
-    check.what = fmt::format("A product does not fit its weight: {}", error.what());
-    check.cause = "lora.fan-in-out";
-    return check;
-  }
-  check.difference = largest_difference(checked.logits(rows), before);
-  if (!check.ok()) {
-    check.what = "The merged model is another one.";
-    check.cause = cause;
-  }
-  bool refused = false;
-  try {
-    nn::merge_adapters(model, nn::Originals::drop);
-  } catch (const InvalidArgument&) {
-    refused = true;
-  }
-  if (!refused) {
-    check.difference = std::numeric_limits<double>::quiet_NaN();
-    check.what = "A merged adapter can be merged again, and counts twice.";
-    check.cause = "lora.merge-twice";
-  }
-  nn::unmerge_adapters(merge);
-  if (const double left = largest_change(model, weights); !(left == 0)) {
-    check.difference = std::numeric_limits<double>::quiet_NaN();
-    check.what = fmt::format("Taken out again, it leaves weights off by {:.3g}.", left);
-    if (check.cause.empty()) check.cause = "lora.merge-twice";
-  }
   return check;
 }
 

@@ -7,6 +7,7 @@
 #include "autograd/functional.h"
 #include "core/error.h"
 #include "core/rng.h"
+#include "diagnose/values.h"
 
 namespace faultline::diagnose {
 
@@ -54,6 +55,20 @@ double CheckedModel::rounding(const Tensor& logits) const {
 Tensor positions_of(const Tensor& logits_BTV, int64_t b, int64_t begin, int64_t end) {
   const Tensor row = slice(logits_BTV, 0, b, b + 1);
   return logits_BTV.rank() == 2 ? row : slice(row, 1, begin, end);
+}
+
+bool is_causal_tensor(const nn::Mask& mask, int64_t positions) {
+  const Tensor& given = mask.keep.defined() ? mask.keep : mask.bias;
+  if (!given.defined()) return false;
+  const double lowest = mask.keep.defined() ? 0 : -largest_finite(given.dtype());
+  const double shown = mask.keep.defined() ? 1 : 0;
+  const auto values = given.to_vector<double>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto n = static_cast<int64_t>(i);
+    const bool later = n % positions > n / positions % positions;
+    if (later ? !(values[i] <= lowest) : values[i] != shown) return false;
+  }
+  return true;
 }
 
 double largest_difference(const Tensor& a, const Tensor& b) {

@@ -46,6 +46,8 @@ constexpr const char* kSameBits = "the same arithmetic";
 
 // Positions [begin, end) of row b of [B, T, V], or of [B, V].
 Tensor positions_of(const Tensor& logits_BTV, int64_t b, int64_t begin, int64_t end);
+// Whether a mask is a tensor, keep or bias, that says no more than `causal` does.
+bool is_causal_tensor(const nn::Mask& mask, int64_t positions);
 // The largest |a - b|; NaN where either is NaN or the sizes differ.
 double largest_difference(const Tensor& a, const Tensor& b);
 

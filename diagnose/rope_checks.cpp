@@ -9,6 +9,7 @@
 #include "core/float16.h"
 #include "diagnose/attention_checks.h"
 #include "diagnose/model_runs.h"
+#include "diagnose/values.h"
 #include "nn/llama.h"
 #include "nn/varlen.h"
 
@@ -73,8 +74,7 @@ class Rotation {
 double largest_of(const std::vector<double>& a, const std::vector<double>& b) {
   double largest = 0;
   for (size_t i = 0; i < a.size(); ++i) {
-    const double apart = std::abs(a[i] - b[i]);
-    if (!(apart <= largest)) largest = apart;
+    largest = larger_or_nan(largest, std::abs(a[i] - b[i]));
   }
   return largest;
 }
@@ -173,8 +173,7 @@ AttentionCheck check_rope_shift(nn::LanguageModel& model) {
   const double size = std::max(largest_in(q), largest_in(k)) * rotation.magnitude();
   check.bound = 2 * static_cast<double>(D) * 2 * size * 8 * 0x1p-24 * size;
   for (const int32_t shift : {1, 250, 1023, 4097}) {
-    const double apart = largest_of(scores(shift), scores(0));
-    if (!(apart <= check.difference)) check.difference = apart;
+    check.difference = larger_or_nan(check.difference, largest_of(scores(shift), scores(0)));
   }
   if (check.ok()) return check;
   check.what = "A distance means another thing further on.";

@@ -47,6 +47,8 @@ void read_values(const TensorView& view, int64_t first, int64_t count,
   });
 }
 
+double larger_or_nan(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
 double unit_roundoff(DType dtype) {
   switch (dtype) {
     case DType::bf16:

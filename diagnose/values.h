@@ -23,6 +23,9 @@ double unit_roundoff(DType dtype);
 // The largest finite number of a floating dtype.
 double largest_finite(DType dtype);
 
+// The larger of two distances; NaN where either is, which std::max and a plain comparison lose.
+double larger_or_nan(double a, double b);
+
 // The first element that is NaN or infinite, or -1. Integers are finite.
 int64_t first_non_finite(const TensorView& view);
 

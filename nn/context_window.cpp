@@ -61,7 +61,7 @@ ContextFit fit_context(int64_t requested, int64_t new_tokens, const ContextWindo
     case ContextPolicy::error:
       break;
   }
-  require(requested + new_tokens <= n,
+  require(requested <= n && new_tokens <= n - requested,
           "context: {} tokens and {} new ones are more than the {} positions of the model; shorten "
           "the text, ask for fewer, or take the policy keep-tail, keep-head or sink+tail",
           requested, new_tokens, n);

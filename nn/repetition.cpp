@@ -62,17 +62,20 @@ Pass run(LanguageModel& model, std::span<const int32_t> tokens, int64_t first, K
   return pass;
 }
 
+// Of the finite ones: a tolerance in proportion to infinity would allow everything.
 double largest(std::span<const double> values) {
   double found = 0;
-  for (const double value : values) found = std::max(found, std::abs(value));
+  for (const double value : values) {
+    if (std::isfinite(value)) found = std::max(found, std::abs(value));
+  }
   return found;
 }
 
-// Infinite where a NaN is on one side only or on both.
+// Infinite where a NaN is on one side only or on both; equal infinities are not apart.
 double distance(std::span<const double> a, std::span<const double> b) {
   double found = 0;
   for (size_t i = 0; i < a.size(); ++i) {
-    const double apart = std::abs(a[i] - b[i]);
+    const double apart = a[i] == b[i] ? 0 : std::abs(a[i] - b[i]);
     found = std::isnan(apart) ? INFINITY : std::max(found, apart);
   }
   return found;

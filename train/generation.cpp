@@ -98,6 +98,8 @@ class Generator {
       most = std::max(most, requests_[b].tokens);
     }
     padding_.emplace(lengths);
+    // As many tokens as positions fill any cache; the sum of more may leave the integers.
+    most = std::min(most, shape_.seq_len);
     make_cache(std::min(shape_.seq_len, padding_->slots() + most - 1));
     const int64_t first = cache_->length();
     const Tensor logits_B1V = pass(texts_, texts_, *padding_, first, padding_->slots() - first);

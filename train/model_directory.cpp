@@ -63,9 +63,18 @@ ModelDirectory open_folder(const std::string& directory, const std::vector<std::
   return result;
 }
 
-// Throws unless `directory`, which is no Hugging Face folder, may be a run. A config.json that is
-// broken, or of a run but wrong, is left to its reader, who says where.
-void check_is_run(const std::string& directory) {
+// The defaults of transformers, written out: what is made of the folder, such as a run, whose own
+// defaults are others, then goes on as the folder does.
+void fill_in_sampling(GenerationConfig& config) {
+  constexpr int64_t kTopK = 50;
+  if (!config.do_sample) config.do_sample = false;
+  if (*config.do_sample && !config.top_k) config.top_k = kTopK;
+}
+
+}  // namespace
+
+void check_is_model(const std::string& directory) {
+  if (is_hf_folder(directory)) return;
   constexpr const char* kNeeds =
       "a run, as `faultline train --out` writes it, has a config.json with \"format\", a folder one "
       "with \"model_type\" or \"architectures\"";
@@ -82,16 +91,6 @@ void check_is_run(const std::string& directory) {
   const bool object = json.is(Json::Kind::object);
   expect(object && json.find("format") != nullptr, "its config.json has none of their keys");
 }
-
-// The defaults of transformers, written out: what is made of the folder, such as a run, whose own
-// defaults are others, then goes on as the folder does.
-void fill_in_sampling(GenerationConfig& config) {
-  constexpr int64_t kTopK = 50;
-  if (!config.do_sample) config.do_sample = false;
-  if (*config.do_sample && !config.top_k) config.top_k = kTopK;
-}
-
-}  // namespace
 
 std::map<std::string, std::string> kept_files(const ModelDirectory& folder) {
   std::map<std::string, std::string> files = folder.tokenizer_files;
@@ -112,7 +111,7 @@ std::map<std::string, std::string> kept_files(const std::string& directory) {
 
 ModelDirectory open_model(const std::string& directory, const std::vector<std::string>& adapters) {
   const bool folder = is_hf_folder(directory);
-  if (!folder) check_is_run(directory);
+  check_is_model(directory);
   ModelDirectory result = folder ? open_folder(directory, adapters) : open_run(directory, adapters);
   result.model->set_training(false);
   result.generation = read_generation_config(directory, result.config.vocab_size());

@@ -25,6 +25,10 @@ struct ModelDirectory {
   std::vector<std::string> notes;   // sentences about the adapters, for the user
 };
 
+// Throws InvalidArgument unless `directory` is a Hugging Face folder or may be a run. A config.json
+// that is broken, or of a run but wrong, is left to its reader, who says where.
+void check_is_model(const std::string& directory);
+
 // Opens `directory`: the latest checkpoint of a run, or the weights of a folder; over either, or in
 // place of the run's own, the PEFT adapters in the directories `adapters`, which add up. The model
 // is in evaluation mode. What a folder leaves out of generation_config.json has the values that

@@ -35,6 +35,7 @@ PromptLoss prompt_loss(nn::LanguageModel& model, std::span<const int32_t> tokens
     input.cache = Context::current().seams.call<GradientCacheSeam>();
     if (input.cache != nullptr) {
       input.mask.query_offset = input.cache->length();
+      Context::current().events.emit(GradientCacheEvent{input.mask.query_offset});
       input.mask.top_left = true;  // also where the cache gives slots that are not filled
     }
     return nn::language_model_loss(model.forward(input), labels_BT);

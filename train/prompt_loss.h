@@ -14,6 +14,11 @@ struct GradientCacheSeam {
   static nn::KvCache* standard() { return nullptr; }
 };
 
+// A pass of prompt_loss() over such a cache is about to run.
+struct GradientCacheEvent {
+  int64_t first;  // slots that the cache holds already
+};
+
 struct PromptLoss {
   double loss = 0;           // nats per token, of all but the first
   double gradient_norm = 0;  // of that, over all parameters that are trained

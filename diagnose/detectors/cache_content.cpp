@@ -2,8 +2,8 @@
 // tokens and weights.
 //
 // Sees: what caches announce (reads of pages with the dtype tag of each, hits of a prefix cache
-// with the tokens and owner on both sides), and attention launches while a checkpointed segment
-// runs again. Fires:
+// with the tokens and owner on both sides), the slots that a pass for gradients begins behind, and
+// attention launches while a checkpointed segment runs again. Fires:
 //   - kv.dtype-reinterpret, where a page is read as another dtype than was written, or where a
 //     segment that runs again finds more earlier slots than the first time: it appends to the
 //     cache again;
@@ -26,6 +26,7 @@
 #include "nn/checkpoint.h"
 #include "nn/kv_pages.h"
 #include "nn/prefix_cache.h"
+#include "train/prompt_loss.h"
 
 namespace faultline::diagnose {
 namespace {
@@ -63,6 +64,7 @@ class CacheContent : public Watcher {
     on(&CacheContent::read);
     on(&CacheContent::hit);
     on(&CacheContent::launched);
+    on(&CacheContent::passes);
     on(&CacheContent::begins_again);
     on(&CacheContent::ends_again);
   }
@@ -94,21 +96,33 @@ class CacheContent : public Watcher {
       return;
     }
     const auto first = first_.find(event.launch.label.module);
-    if (first == first_.end()) return;
+    if (first != first_.end()) compare(event.launch.label.module, first->second, *offset);
+  }
+
+  // A pass that is longer than the model's positions never comes to attention.
+  void passes(const train::GradientCacheEvent& event) {
+    if (!again_) {
+      first_of_pass_ = event.first;
+      return;
+    }
+    compare("", first_of_pass_, event.first);
+  }
+
+  void compare(const char* module, int64_t first, int64_t again) {
     looked();
-    if (first->second >= *offset) return;
-    const char* module = event.launch.label.module;
+    if (first >= again) return;
     report(
         "kv.dtype-reinterpret", 0.97, "attention",
         fmt::format("{}{}a segment that ran again for the backward pass found {} earlier slots in "
                     "the cache where there were {}: it appends its keys twice, and the gradient "
                     "is that of another function",
-                    module, *module == 0 ? "" : ": ", *offset, first->second));
+                    module, *module == 0 ? "" : ": ", again, first));
   }
   void begins_again(const nn::RecomputeBeginEvent&) { again_ = true; }
   void ends_again(const nn::RecomputeEndEvent&) { again_ = false; }
 
   bool again_ = false;
+  int64_t first_of_pass_ = 0;
   std::map<std::string_view, int64_t>
       first_;  // offset by module; names live as long as the process
 };

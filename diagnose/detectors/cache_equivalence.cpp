@@ -17,6 +17,7 @@
 
 #include "autograd/functional.h"
 #include "diagnose/detector.h"
+#include "diagnose/values.h"
 #include "nn/left_padding.h"
 #include "train/generation.h"
 
@@ -69,9 +70,8 @@ class CacheEquivalence : public Watcher {
     double largest = 0;
     double difference = 0;
     for (size_t i = 0; i < right.size(); ++i) {
-      largest = std::max(largest, std::abs(right[i]));
-      const double here = std::abs(cached[i] - right[i]);
-      if (!(here <= difference)) difference = here;
+      largest = larger_or_nan(largest, std::abs(right[i]));
+      difference = larger_or_nan(difference, std::abs(cached[i] - right[i]));
     }
     const double bound = bound_of(event.cached) * largest;
     if (difference <= bound || !std::isfinite(largest)) return;

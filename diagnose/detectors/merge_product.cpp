@@ -8,7 +8,8 @@
 //   - its transpose: lora.fan-in-out.
 // And where the merged weight holds bf16 numbers only: lora.merge-bf16, when the weight was finer
 // before, or when it kept every bit in more than half of the elements that the product would
-// change. Else, when the outputs differ, it reports no known cause.
+// change. Else it reports no known cause, when the outputs differ, or when a weight and a product
+// that are finite became a weight that is not.
 // Why these numbers: in f32 a merge is off by half an ulp of the weight, which the sums over all
 // elements take into account; beyond it 1 % of the product's norm is far more than rounding of the
 // product and far less than a product too many or transposed. Of a bf16
@@ -16,7 +17,8 @@
 // is d / 200, and 99 % of the product survives; at d / 2,000 it leaves 88 %, and 28 % survives.
 // Half is between what does no harm and what does. Logits agree to 1e-4 over dozens of layers in
 // f32; ten times that is no rounding. Silent: a product of zeros; a symmetric product, which is its
-// own transpose; and a merge into a bf16 weight with a product that is large enough.
+// own transpose; a merge into a bf16 weight with a product that is large enough; and logits that
+// were not finite before the merge either.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,6 +51,10 @@ bool is_bf16(const std::vector<double>& values) {
     return (std::bit_cast<uint32_t>(static_cast<float>(value)) & 0x7fffff) != 0;
   };
   return !any_finer(values) && std::any_of(values.begin(), values.end(), tells);
+}
+
+bool all_finite(const std::vector<double>& values) {
+  return std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); });
 }
 
 // A merge of one layer, element by element.
@@ -117,6 +123,7 @@ class MergeProduct : public Watcher {
     if (loss.due == 0) return;
     looked();
     const std::string name = event.layer.path();
+    if (!all_finite(merged.after)) return report_non_finite(name, merged);
     if (is_bf16(merged.after)) {
       const bool was_finer = any_finer(merged.before);
       if (was_finer || loss.share() > kUnchangedShare) return report_bf16(name, loss, was_finer);
@@ -133,6 +140,14 @@ class MergeProduct : public Watcher {
                              "the same; the layer is square, {0} x {0}",
                              merged.rows));
     }
+  }
+
+  // What was not finite before the merge is no matter of the merge.
+  void report_non_finite(const std::string& layer, const Merged& merged) {
+    if (!all_finite(merged.before) || !all_finite(merged.product)) return;
+    name_cause("", layer,
+               "the merged weight holds NaN or infinity, and neither the weight nor the product "
+               "s B A did");
   }
 
   void report_bf16(const std::string& layer, const Merged::Loss& loss, bool was_finer) {
@@ -157,10 +172,11 @@ class MergeProduct : public Watcher {
     double largest = 0;
     double apart = 0;
     for (size_t i = 0; i < beside.size(); ++i) {
-      largest = std::max(largest, std::abs(beside[i]));
-      apart = std::max(apart, std::abs(merged[i] - beside[i]));
+      largest = larger_or_nan(largest, std::abs(beside[i]));
+      apart = larger_or_nan(apart, std::abs(merged[i] - beside[i]));
     }
-    if (named_ || event.beside.dtype() != DType::f32 || apart <= kOfLogits * largest) return;
+    if (named_ || event.beside.dtype() != DType::f32 || !std::isfinite(largest)) return;
+    if (apart <= kOfLogits * largest) return;
     report("", 0.9, "merge",
            fmt::format("a logit changes by {:.3g} when the adapters are merged; the largest is "
                        "{:.3g}",

@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+#include <map>
 
 #include "autograd/functional.h"
 #include "core/context.h"
 #include "core/float16.h"
+#include "diagnose/model_runs.h"
 #include "nn/gpt2.h"
 #include "nn/llama.h"
 #include "nn/lora.h"
@@ -333,6 +336,90 @@ TEST_F(AttentionChecks, NameAMergeThatLosesTheAdapter) {
         return cast(cast(weight, DType::bf16) + cast(product, DType::bf16), weight.dtype());
       });
   expect_fault(*gpt2_, "merge", "lora.merge-bf16");
+}
+
+// A check that rests on nothing keeps its cause where attention is wrong as well.
+TEST_F(AttentionChecks, LeaveProofToTheChecksThatHaveIt) {
+  add_adapter(*gpt2_);
+  const auto scaled = context_.seams.replace<nn::AttentionWeightsSeam>(
+      [](const Tensor& scores, const nn::Mask& mask, double scale) {
+        return nn::AttentionWeightsSeam::standard(scores, mask, scale * scale);
+      });
+  const auto merged = context_.seams.replace<nn::LoraMergeSeam>(
+      [](const Tensor& weight, const Tensor& product) { return weight + product + product; });
+  const auto masked = context_.seams.replace<train::MaskSeam>(
+      [](const Batch& batch) { return nn::Mask{.key_valid = batch.key_valid, .documents = {}}; });
+  const auto matched = context_.seams.replace<nn::PrefixMatchSeam>(
+      [](const nn::PrefixBlock&, const nn::PrefixBlock&) { return true; });
+  std::map<std::string, std::string> causes;
+  for (const AttentionCheck& check : check_attention(*gpt2_)) {
+    if (check.failed()) causes[check.id] = check.cause;
+  }
+  EXPECT_EQ(causes["parity.math"], "attn.scale-twice");
+  EXPECT_EQ(causes["merge"], "lora.merge-twice");
+  EXPECT_EQ(causes["documents"], "attn.packing-leak");
+  EXPECT_EQ(causes["prefixes"], "kv.prefix-collision");
+}
+
+TEST_F(AttentionChecks, TellAMaskTensorThatIsOnlyCausalFromAnotherSlowPath) {
+  const auto masked = context_.seams.replace<train::MaskSeam>([](const Batch& batch) {
+    const int64_t T = batch.inputs.size(1);
+    const auto causal = nn::visibility(nn::Mask{}, 1, T, T);
+    const Tensor keep = tensor(std::vector<float>(causal.begin(), causal.end()), {1, 1, T, T});
+    return nn::Mask{.causal = false, .keep = cast(keep, DType::boolean)};
+  });
+  expect_fault(*gpt2_, "dispatch", "sdpa.fallback");
+  expect_fault(*gpt2_, "documents", "sdpa.fallback");
+}
+
+TEST_F(AttentionChecks, TellWhetherAMaskTensorIsOnlyCausal) {
+  const float kHidden = -INFINITY;
+  const auto bias = [](float later, float earlier) {
+    return nn::Mask{.causal = false, .bias = tensor<float>({0, later, earlier, 0}, {1, 1, 2, 2})};
+  };
+  EXPECT_TRUE(is_causal_tensor(bias(kHidden, 0), 2));
+  EXPECT_TRUE(is_causal_tensor(bias(std::numeric_limits<float>::lowest(), 0), 2));
+  EXPECT_FALSE(is_causal_tensor(bias(kHidden, 1), 2));
+  EXPECT_FALSE(is_causal_tensor(bias(0, 0), 2));
+  EXPECT_FALSE(is_causal_tensor(bias(NAN, 0), 2));
+  EXPECT_FALSE(is_causal_tensor(nn::Mask{}, 2));
+}
+
+TEST_F(AttentionChecks, NameAnAdapterThatActsWithAnotherScale) {
+  const auto planted = context_.seams.replace<nn::LoraScaleSeam>(
+      [](const nn::LoraShape& shape) { return shape.alpha / static_cast<double>(shape.rank); });
+  expect_fault(*gpt2_, "adapter.scale", "lora.scale");
+}
+
+TEST_F(AttentionChecks, NameFactorsThatAreBothZero) {
+  add_adapter(*gpt2_);
+  {
+    const NoGrad off;
+    nn::LoraAdapter& first = *nn::adapters_of(*gpt2_, "default").front().second;
+    for (Parameter* factor : first.parameters()) fill_(factor->value(), 0);
+  }
+  expect_fault(*gpt2_, "adapter.zero", "lora.both-zero");
+  const auto planted = context_.seams.replace<nn::LoraInitSeam>(
+      [](const Tensor&, const Tensor&, uint64_t, uint64_t) {});
+  expect_fault(*llama_, "adapter.zero", "lora.both-zero");  // it has none: one that is made anew
+}
+
+TEST_F(AttentionChecks, NameFactorsThatAWideLoadCannotRead) {
+  const auto planted =
+      context_.seams.replace<nn::LoraStorageSeam>([](const Shape& a, const Shape& b, DType dtype) {
+        const Tensor block = zeros({numel(a) + numel(b) + 1}, dtype);
+        return nn::LoraFactors{block.alias(a, contiguous_strides(a), 1),
+                               block.alias(b, contiguous_strides(b), numel(a) + 1)};
+      });
+  add_adapter(*gpt2_);
+  expect_fault(*gpt2_, "adapter.alignment", "lora.misaligned");
+}
+
+TEST_F(AttentionChecks, SkipAMergeOfLogitsThatAreNotFinite) {
+  add_adapter(*gpt2_);
+  fill_(gpt2_->parameters().back()->value(), NAN);
+  const AttentionCheck check = check_merge(*gpt2_);
+  EXPECT_FALSE(check.ran()) << check.cause;
 }
 
 // ---- what a user brings -------------------------------------------------------------------------

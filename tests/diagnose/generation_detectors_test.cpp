@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "autograd/functional.h"
 #include "data/text_decoder.h"
 #include "nn/attention.h"
@@ -174,6 +176,38 @@ TEST(CacheContent, FiresOnAHitForOtherTokensOrAnotherOwner) {
   EXPECT_THAT(reused(true, 3), named);
   EXPECT_THAT(reused(false, 1), named);
   EXPECT_THAT(reused(true, 1), IsEmpty());
+}
+
+// Takes keys and values while gradients are on, as ours does not.
+class GrowingCache : public nn::KvCache {
+ public:
+  int64_t length() const override { return layers_[0].k_BGKD.defined() ? slots() : 0; }
+  All append(int64_t layer, const Tensor& k_BGTD, const Tensor& v_BGTD) override {
+    All& all = layers_.at(static_cast<size_t>(layer));
+    const auto join = [](Tensor& kept, const Tensor& more) {
+      const Tensor both[] = {kept, more.detach()};
+      kept = kept.defined() ? cat(both, 2) : contiguous(more.detach());
+    };
+    join(all.k_BGKD, k_BGTD);
+    join(all.v_BGKD, v_BGTD);
+    return all;
+  }
+
+ private:
+  int64_t slots() const { return layers_[0].k_BGKD.size(2); }
+  std::array<All, 2> layers_;
+};
+
+// The pass that runs again has 20 positions behind 20 of 24, and never comes to attention.
+TEST(CacheContent, FiresBeforeAPassIsLongerThanTheModel) {
+  const auto said = names_of(watched([](Context& context) {
+    nn::Gpt2 model(kGpt2, 5);
+    GrowingCache cache;
+    const auto planted =
+        context.seams.replace<train::GradientCacheSeam>([&]() -> nn::KvCache* { return &cache; });
+    EXPECT_THROW(train::prompt_loss(model, std::vector<int32_t>(21, 1)), InvalidArgument);
+  }));
+  EXPECT_THAT(said, Contains("cache.content -> kv.dtype-reinterpret"));
 }
 
 TEST(CacheContent, IsSilentOnASegmentThatRunsAgainWithoutACache) {

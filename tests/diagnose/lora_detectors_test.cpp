@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "autograd/functional.h"
 #include "nn/lora.h"
 #include "optim/optimizer.h"
@@ -10,8 +12,10 @@
 namespace faultline::diagnose {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::Not;
 
 // A layer of random numbers with an adapter, in a dtype.
 struct Layer {
@@ -87,6 +91,27 @@ TEST(MergeProduct, IsSilentOnRoundingOfTheOutputs) {
     context.events.emit(train::MergeProbeEvent{1, beside, beside * 1.0001});
   }));
   EXPECT_THAT(probed, IsEmpty());
+}
+
+TEST(MergeProduct, SeesNanThatAMergeMakes) {
+  const auto probed = [](double before, double after) {
+    return names_of(watched([&](Context& context) {
+      const Tensor beside = ones({1, 2, 4});
+      const Tensor merged = ones({1, 2, 4});
+      fill_(slice(beside, 2, 1, 2), before);
+      fill_(slice(merged, 2, 1, 2), after);
+      context.events.emit(train::MergeProbeEvent{1, beside, merged});
+    }));
+  };
+  // finite.first speaks too, of a launch and not of the merge.
+  const auto says = Contains("merge.product -> ");
+  EXPECT_THAT(probed(1, std::nan("")), says);
+  EXPECT_THAT(probed(1, INFINITY), says);
+  EXPECT_THAT(probed(std::nan(""), std::nan("")), Not(says));  // it was there before
+  // A weight of NaN only has no more bits than bf16, and is none for that.
+  const auto ruined = [](const Tensor& w, const Tensor&) { return w * std::nan(""); };
+  EXPECT_THAT(merged_by(ruined), says);
+  EXPECT_THAT(merged_by(ruined), Not(Contains("merge.product -> lora.merge-bf16")));
 }
 
 // ---- adapter.scale ------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <numeric>
 
 #include "core/error.h"
@@ -51,6 +52,14 @@ TEST(ContextWindow, ATextAsLongAsTheWindowLeavesNoRoomForATokenMore) {
   // They slide: the window may be full.
   EXPECT_EQ(fit(ContextPolicy::keep_tail, 8, 100).used, 8);
   EXPECT_EQ(fit(ContextPolicy::sink_tail, 8, 100).used, 8);
+}
+
+TEST(ContextWindow, TakesAnyNumberOfNewTokens) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_THROW(fit(ContextPolicy::error, 3, kMost), InvalidArgument);
+  EXPECT_THROW(fit(ContextPolicy::keep_head, 3, kMost), InvalidArgument);
+  EXPECT_EQ(fit(ContextPolicy::keep_tail, 3, kMost).used, 3);
+  EXPECT_EQ(fit(ContextPolicy::sink_tail, 12, kMost).used, 8);
 }
 
 TEST(ContextWindow, KeepsATextThatFits) {

@@ -97,6 +97,30 @@ TEST(RepetitionLocator, SeesANanInTheCache) {
   EXPECT_EQ(report.difference.layer, 2);
 }
 
+TEST(RepetitionLocator, ComparesTheRestBesideAnInfinity) {
+  Gpt2 model(kSmall, 3);
+  // A weight of infinity makes one logit of each position infinite, with a cache and without.
+  {
+    const NoGrad off;
+    Parameter& embedding = *model.parameters()[0];
+    fill_(slice(slice(embedding.value(), 0, 31, 32), 1, 0, 1), INFINITY);
+  }
+  PlainCache right;
+  const RepetitionReport same = locate_repetition(model, repeating_text(), 4, right);
+  EXPECT_EQ(same.origin, RepetitionOrigin::data) << place_of(same.difference, model.model_shape());
+  EXPECT_TRUE(std::isfinite(same.difference.largest_logit)) << same.difference.largest_logit;
+  // The bias of the last norm changes under way: from position 5 on other logits, the same blocks.
+  PlainCache cache([&](int64_t layer, const Tensor& all_BGKD) {
+    const NoGrad off;
+    if (layer == 2 && all_BGKD.size(2) == 6) fill_(model.parameters().back()->value(), 1);
+    return all_BGKD;
+  });
+  const RepetitionReport report = locate_repetition(model, repeating_text(), 4, cache);
+  EXPECT_EQ(report.origin, RepetitionOrigin::cache);
+  EXPECT_EQ(report.difference.position, 5);
+  EXPECT_EQ(report.difference.layer, 3);  // the logits
+}
+
 // A cache whose length is off by one puts each new token at a wrong position.
 class ShiftedCache : public PlainCache {
  public:

@@ -112,11 +112,19 @@ with tempfile.TemporaryDirectory() as scratch:
                                 ("softmax.overflow:naive", "llama", "parity.math"),
                                 ("attn.packing-leak", "gpt2", "documents"),
                                 ("rope.bf16", "llama", "rope.shift"),
+                                ("sdpa.fallback", "gpt2", "dispatch"),
+                                ("lora.scale", "adapted", "adapter.scale"),
+                                ("lora.both-zero", "adapted", "adapter.zero"),
+                                ("lora.misaligned", "adapted", "adapter.alignment"),
                                 ("lora.merge-bf16", "adapted", "merge")]:
         found = verdict(1, d / model, "--fault", fault)
         causes = {c["id"]: c["cause"] for c in found.get("checks", []) if not c["ok"]}
         expect(found.get("verdict") == "fault" and causes.get(check) == fault, f"{fault}: {causes}")
         expect(set(causes.values()) == {fault}, f"{fault}: also {causes}")
+    two = verdict(1, d / "adapted", "--fault", "attn.scale-twice", "--fault", "lora.merge-twice")
+    causes = {c["id"]: c["cause"] for c in two.get("checks", []) if not c["ok"]}
+    expect(causes.pop("merge", "") == "lora.merge-twice" and set(causes.values()) == {"attn.scale-twice"},
+           f"two faults: {causes}")
     code, out, _ = run("check-attention", d / "gpt2", "--fault", "attn.packing-leak")
     expect(code == 1 and "FAILED" in out and "faultline explain attn.packing-leak" in out, out)
 
@@ -144,7 +152,11 @@ with tempfile.TemporaryDirectory() as scratch:
     refused("give one of", d / "gpt2", "--emit", probes_file)
     refused("--fault", "--judge", d / "right.safetensors", "--fault", "attn.packing-leak")
     refused("attn.packing-leak", d / "gpt2", "--fault", "attn.packing-leek")
-    refused("no check asks", d / "gpt2", "--fault", "labels.no-shift")
+    # What is asked and does not show is refused as what nobody asks.
+    for fault in ["labels.no-shift", "labels.double-shift", "input.context-overflow", "loss.log-zero:log-of-softmax"]:
+        refused(f"no check shows {fault} ", d / "gpt2", "--fault", fault)
+    refused("--emit", d / "gpt2", "--dtype", "f99")
+    refused("--dtype must be", "--emit", d / "none.safetensors", "--dtype", "f99")
     (d / "bad.safetensors").write_bytes(b"\0" * 4)
     refused("bad.safetensors", "--judge", d / "bad.safetensors")
     short = d / "short"

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "autograd/functional.h"
@@ -144,6 +145,18 @@ TEST(Generation, StopsARowAtAnEndAndTheBatchWithItsLastRow) {
   const Generation nothing = generate(model, {&none, 1}, {});
   EXPECT_EQ(nothing.passes, 0);
   EXPECT_TRUE(nothing.rows[0].tokens.empty());
+}
+
+TEST(Generation, TakesAsManyTokensAsThereAreIntegers) {
+  nn::Gpt2 model(kSmall, 3);
+  const Ids expected = by_hand(model, {1, 2, 3}, 3);
+  const Request all = greedy({1, 2, 3}, std::numeric_limits<int64_t>::max());
+  for (const Kind kind : {Kind::none, Kind::contiguous, Kind::paged}) {
+    const GenerationOptions how{.storage = storage(kind), .end_ids = {expected.back()}};
+    EXPECT_EQ(tokens_of(model, all, how).back(), expected.back());
+  }
+  const GenerationOptions strict{.policy = nn::ContextPolicy::error};
+  EXPECT_TRUE(names(error_of([&] { tokens_of(model, all, strict); }), "keep-tail"));
 }
 
 TEST(Generation, StreamsEachTokenAsItComes) {
