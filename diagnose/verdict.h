@@ -14,7 +14,7 @@ namespace faultline::diagnose {
 // or no check had anything to judge; else "healthy".
 Json verdict_json(const Watch& watch);
 
-// Writes it to DIR/verdict.json, whole or not at all. Throws IoError.
+// Writes it to DIR/verdict.json, whose directory is there, whole or not at all. Throws IoError.
 void write_verdict(const std::string& directory, const Watch& watch);
 
 // The same for a person, a few lines ending in a line end.

@@ -109,6 +109,8 @@ bool Example::next_step() {
 void Example::tell_what_is_planted() const {
   for (const std::string& line : faults_.lines()) fmt::print("{}\n", line);
   if (!out_.empty() && !faults_.empty()) {
+    std::error_code none;  // writing says what is wrong
+    std::filesystem::create_directories(out_, none);
     write_file_atomically(out_ + "/faults.json", faults_.to_json("", /*done=*/0));
   }
 }
@@ -177,7 +179,10 @@ void Example::give_up() {
 
 void Example::write_verdict() const {
   const bool watched = watch_.level() != diagnose::WatchLevel::off;
-  if (watched && !out_.empty()) diagnose::write_verdict(out_, watch_);
+  if (!watched || out_.empty()) return;
+  std::error_code none;
+  std::filesystem::create_directories(out_, none);
+  diagnose::write_verdict(out_, watch_);
 }
 
 void draw_weights(nn::Module& module, double deviation, uint64_t seed) {

@@ -112,7 +112,7 @@ with tempfile.TemporaryDirectory() as scratch:
     refused("neither a run nor", "generate", text, "--prompt", "In")
     refused("--to is hf or run", "convert", d / "run", d / "x", "--to", "zip")
     refused("must be positive", "convert", d / "run", d / "x", "--shard-bytes", 0)
-    refused("no config.json", "convert", d / "nothing", d / "x")
+    refused("neither a run nor", "convert", d / "nothing", d / "x")
     refused("without an optimizer", "train", "--resume", d / "again")
     refused("--resume", "train", d / "run", "--out", d / "x")
     refused("num_layers is 2", "train", d / "folder", "--set", "num_layers=3", "--out", d / "x")
