@@ -140,10 +140,26 @@ class Reader {
     lora.targets = value("target_modules", nn::LoraTargets{}, targets);
     lora.rank_pattern = patterns<int64_t>("rank_pattern", rank);
     lora.alpha_pattern = patterns<double>("alpha_pattern", alpha);
+    check_expressions(lora);
     try {
       lora.check();
     } catch (const InvalidArgument& error) {
       fail("{}: {}", path_, error.what());
+    }
+  }
+
+  // An expression that cannot be used is told with the key that holds it.
+  void check_expressions(const nn::LoraConfig& lora) const {
+    const std::pair<const char*, nn::LoraConfig> parts[] = {
+        {"target_modules", {.targets = lora.targets}},
+        {"rank_pattern", {.rank_pattern = lora.rank_pattern}},
+        {"alpha_pattern", {.alpha_pattern = lora.alpha_pattern}}};
+    for (const auto& [key, part] : parts) {
+      try {
+        part.check();
+      } catch (const InvalidArgument& error) {
+        fail("{}: {}: {}", path_, key, error.what());
+      }
     }
   }
 

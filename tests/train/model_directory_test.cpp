@@ -303,9 +303,9 @@ TEST(OpenTokenizer, ATokenizerThatDoesNotFitTheModelIsRefusedByFileAndKey) {
   const auto refusal = [&] {
     return error_of<InvalidArgument>([&] { open_tokenizer(folder.path()); });
   };
-  const std::string larger = refusal();  // than the 64 ids of the model
+  const std::string larger = refusal();  // than the 48 ids of the model
   EXPECT_THAT(larger, HasSubstr(folder / "tokenizer.json"));
-  EXPECT_THAT(larger, HasSubstr(folder / "config.json: vocab_size is 64"));
+  EXPECT_THAT(larger, HasSubstr(folder / "config.json: vocab_size is 48"));
 
   folder.set("vocab_size", 2000);
   folder.set("eos_token_id", Json::array().push(7).push(1999));
