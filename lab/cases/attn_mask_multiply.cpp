@@ -18,7 +18,8 @@ Tensor ones_and_zeros(const nn::Mask& mask, const Tensor& scores_BHQK, int64_t b
 
 // [Q, K]: causality, the mask of the article.
 Tensor causal_QK(const nn::Mask& mask, const Tensor& scores_BHQK) {
-  const nn::Mask causal{.causal = mask.causal, .query_offset = mask.query_offset};
+  const nn::Mask causal{
+      .causal = mask.causal, .query_offset = mask.query_offset, .prefix = mask.prefix};
   return reshape(ones_and_zeros(causal, scores_BHQK, 1),
                  {scores_BHQK.size(2), scores_BHQK.size(3)});
 }
