@@ -42,7 +42,8 @@ struct AttentionVerdict {
 
   int64_t wrong() const;
   int64_t answered() const;
-  // The probes without an answer, but for 'softcap', which may be left out: few programs cap scores.
+  // The probes without an answer, but for 'softcap', which may be left out: few programs cap
+  // scores.
   std::vector<std::string> missing() const;
 };
 

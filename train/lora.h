@@ -59,8 +59,8 @@ std::vector<std::string> add_adapters(nn::LanguageModel& model,
 
 // Fills `model`, which `config` describes and which has no adapter yet, with the latest checkpoint
 // of the run in `directory`: for a run that trains an adapter the base, with it. PEFT directories
-// in `adapters` come in its place, or over the run's weights. Throws InvalidArgument that names file
-// and tensor when a weight is not finite.
+// in `adapters` come in its place, or over the run's weights. Throws InvalidArgument that names
+// file and tensor when a weight is not finite.
 struct LoadedRun {
   int64_t step = 0;
   std::vector<std::string> notes;  // sentences about the adapters, for the user

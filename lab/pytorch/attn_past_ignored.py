@@ -15,7 +15,7 @@ show(slots)  # five tokens in a static cache of eight slots, and no mask
 show([1.0, 2, 4, 8]), show([8.0, 2, 4])  # the fourth key is written where the first one is
 # Two slots of padding, two tokens of the prompt, and the one that is decoded in slot 4.
 position, cache_position = torch.tensor([0, 0, 1, 1, 1]).cumsum(0) - 1, torch.arange(5)
-turned = lambda at: torch.stack([torch.cos(at.float()), torch.sin(at.float())])  # (1, 0) by position
+turned = lambda at: torch.stack([torch.cos(at.float()), torch.sin(at.float())])  # (1, 0)
 for decoded in position, cache_position:
     print(f"score {turned(decoded[4]) @ turned(position[2]):.6f}")
 # prints:
