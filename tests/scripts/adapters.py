@@ -3,6 +3,8 @@ a run of the same name; what --watch deep says of a text; and how a wrong flag i
 import json
 import os
 import pathlib
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -33,6 +35,19 @@ def refused(said, *arguments, at=None):
            f"{' '.join(map(str, arguments))}: exit {ran.returncode}: {line[-300:]}")
 
 
+def without_checksum(adapter, copy):
+    """A copy as PEFT would have written it: nothing says which weights it was trained over."""
+    shutil.copytree(adapter, copy)
+    file = copy / "adapter_model.safetensors"
+    content = file.read_bytes()
+    begin = 8 + struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8:begin])
+    header.pop("__metadata__")
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write_bytes(struct.pack("<Q", len(text)) + text + content[begin:])
+
+
 with tempfile.TemporaryDirectory() as scratch:
     d = pathlib.Path(scratch)
     text = d / "text.txt"
@@ -44,12 +59,12 @@ with tempfile.TemporaryDirectory() as scratch:
     done("train", "tiny", "--steps", 1, *data, "--out", "preset", at=d)
     done("train", "tiny", "--steps", 1, *data, "--out", "fresh", "--lora", "r=2", at=d)
     expect((d / "fresh/base.safetensors").read_bytes() != b"", "fresh has a base")
+    done("train", "--resume", "tiny", "--steps", 6, *data, at=d)
+    done("train", "tiny", "--resume", "tiny", "--steps", 7, *data, at=d)
     done("train", "./tiny", "--steps", 40, *data, "--out", "first", "--lora", "r=4,alpha=8", "--lr", 0.02, at=d)
     expect((d / "first/base.safetensors").read_bytes() != (d / "fresh/base.safetensors").read_bytes(),
            "an adapter of the preset was trained over the run of its name")
     refused("'./tiny' is a run", "train", "./tiny", "--steps", 3, *data, "--out", "more", at=d)
-    done("train", "--resume", "tiny", "--steps", 6, *data, at=d)
-    done("train", "tiny", "--resume", "tiny", "--steps", 7, *data, at=d)
 
     # What --lora refuses, before anything is written.
     tune = ["train", d / "tiny", "--steps", 1, *data, "--out", d / "none"]
@@ -70,7 +85,9 @@ with tempfile.TemporaryDirectory() as scratch:
     # Two adapters together say what merging one after the other says.
     first, second = d / "first/adapter", d / "second/adapter"
     done("merge", d / "tiny", "--adapter", first, "--out", d / "one")
-    done("merge", d / "one", "--adapter", second, "--out", d / "two")
+    refused("was trained over other weights", "merge", d / "one", "--adapter", second, "--out", d / "two")
+    without_checksum(second, d / "plain")
+    done("merge", d / "one", "--adapter", d / "plain", "--out", d / "two")
     done("merge", d / "tiny", "--adapter", first, "--adapter", second, "--out", d / "both")
     ask = ["--prompt", "In the beginning ", "--tokens", 24, "--temperature", 0, "--json", "-"]
 
